@@ -1,0 +1,92 @@
+"""The one place where errors become lines on stderr and exit codes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from seqdiag import __version__
+from seqdiag.cli.kvcache import kvcache
+from seqdiag.errors import SeqdiagError
+
+OK, BAD_USAGE, BUG, INTERRUPTED = 0, 2, 4, 130
+
+app = typer.Typer(
+    name="seqdiag",
+    help="Diagnostics for sequence models: claims measured, on your model and your machine.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+app.command("kvcache")(kvcache)
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        typer.echo(f"seqdiag {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the command line and returns the exit code."""
+    try:
+        return _run(arguments or ["--help"])
+    except SeqdiagError as error:
+        _complain(error.message, error.hint, error if "--debug" in arguments else None)
+        return error.exit_code
+    except KeyboardInterrupt:
+        _complain("interrupted")
+        return INTERRUPTED
+    except Exception as error:
+        if hasattr(error, "format_message"):  # Typer's own: an unknown option, a missing value
+            _complain(error.format_message(), _usage_hint(arguments))
+            return BAD_USAGE
+        _complain(
+            f"internal error: {type(error).__name__}: {error}",
+            "" if "--debug" in arguments else "--debug shows the traceback",
+            error if "--debug" in arguments else None,
+        )
+        return BUG
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        code = app(arguments, prog_name="seqdiag", standalone_mode=False)
+        with contextlib.suppress(ValueError):
+            sys.stdout.flush()
+    except (SystemExit, BrokenPipeError):  # the reader of --help has gone
+        from seqdiag.report.sink import silence
+
+        silence(sys.stdout)
+        return OK
+    return code if isinstance(code, int) else OK
+
+
+def _usage_hint(arguments: list[str]) -> str:
+    known = [word for word in arguments[:1] if word in ("kvcache", "gradflow")]
+    return " ".join(["seqdiag", *known, "--help"]) + " lists what is accepted"
+
+
+def _complain(message: str, hint: str = "", error: BaseException | None = None) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        if error is not None:
+            import traceback
+
+            traceback.print_exception(error)
+        lines = [f"error: {' '.join(message.split())}"]
+        if hint:
+            lines.append(f"hint: {' '.join(hint.split())}")
+        print(*lines, sep=os.linesep, file=sys.stderr)

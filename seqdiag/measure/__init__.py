@@ -1,0 +1,1 @@
+"""Instruments: gradient probes, allocation, Lyapunov exponents."""

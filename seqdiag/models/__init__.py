@@ -1,0 +1,1 @@
+"""The subjects: our own and a user's module."""

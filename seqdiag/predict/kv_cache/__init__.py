@@ -1,0 +1,1 @@
+"""The bytes a model keeps between decode steps: layouts, readers of configs, engines."""

@@ -1,0 +1,48 @@
+"""Convolution and recurrent states of Mamba (arXiv 2312.00752) and Mamba-2 (arXiv 2405.21060)."""
+
+from __future__ import annotations
+
+from seqdiag.predict.kv_cache.fields import Fields
+from seqdiag.predict.kv_cache.layout import ConvState, Layer, Part, RecurrentState
+
+
+def mamba_parts(d_inner: int, d_state: int, d_conv: int) -> tuple[Part, ...]:
+    """Mamba: (d_inner, K-1) inputs and a (d_inner, d_state) state."""
+    return (ConvState(d_inner, d_conv - 1), RecurrentState((d_inner, d_state)))
+
+
+def mamba2_parts(
+    heads: int, head_dim: int, d_state: int, groups: int, d_conv: int, d_inner: int
+) -> tuple[Part, ...]:
+    """Mamba-2: the convolution also covers B and C of each group."""
+    return (
+        ConvState(d_inner + 2 * groups * d_state, d_conv - 1),
+        RecurrentState((heads, head_dim, d_state)),
+    )
+
+
+def read_mamba(fields: Fields) -> tuple[Layer, ...]:
+    """`intermediate_size` wins over `expand`: falcon-mamba has expand 16 but 2 x hidden."""
+    if fields.has("intermediate_size"):
+        d_inner = fields.integer("intermediate_size")
+    else:
+        d_inner = fields.integer("expand", default=2) * fields.integer("hidden_size")
+    parts = mamba_parts(
+        d_inner,
+        fields.integer("state_size", default=16),
+        fields.integer("conv_kernel", default=4),
+    )
+    return (Layer(parts),) * fields.integer("num_hidden_layers")
+
+
+def read_mamba2(fields: Fields) -> tuple[Layer, ...]:
+    heads, head_dim = fields.integer("num_heads"), fields.integer("head_dim")
+    parts = mamba2_parts(
+        heads,
+        head_dim,
+        fields.integer("state_size", default=128),
+        fields.integer("n_groups", default=8),
+        fields.integer("conv_kernel", default=4),
+        d_inner=fields.integer("expand", default=2) * fields.integer("hidden_size"),
+    )
+    return (Layer(parts),) * fields.integer("num_hidden_layers")

@@ -1,0 +1,137 @@
+"""From what a user names to a layout: a preset, a `config.json`, a folder, a TOML spec."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from seqdiag.config import config_dir, config_names, parse_json, parse_toml
+from seqdiag.errors import UsageError, unknown
+from seqdiag.predict.kv_cache.fields import Fields
+from seqdiag.predict.kv_cache.layout import (
+    ITEMSIZE,
+    Attention,
+    ConvState,
+    Latent,
+    Layer,
+    Layout,
+    Part,
+    RecurrentState,
+)
+from seqdiag.predict.kv_cache.readers import read_config
+
+_MOST_LAYERS = 100_000
+
+
+def load_subject(name: str) -> Layout:
+    """Returns the layout of MODEL.
+
+    A name without a folder or suffix is a preset of `configs/models/`; anything else is a path:
+    a `config.json`, a folder that holds one, or a TOML spec as the presets are.
+    """
+    path = Path(name)
+    if path.is_dir():
+        path = path / "config.json"
+        if not path.is_file():
+            raise UsageError(f"MODEL: {name} is a folder without a config.json")
+    if path.suffix == ".toml":
+        return read_spec(name, parse_toml("MODEL", path), str(path))
+    if path.suffix == ".json" or path.is_file():
+        return read_config(name, parse_json("MODEL", path), str(path), source=str(path))
+    if path.parent != Path():
+        raise UsageError(f"MODEL: no such file or folder: {name}")
+    presets = config_names("models")
+    if name not in presets:
+        raise unknown("MODEL", name, presets)
+    preset = config_dir("models") / f"{name}.toml"
+    return read_spec(name, parse_toml("MODEL", preset), f"preset {name}")
+
+
+def read_spec(name: str, data: Mapping[str, object], where: str) -> Layout:
+    """Returns the layout of a TOML spec: `[config]` with a config.json's fields, or `[[layers]]`.
+
+    A layer is `count = N` and `parts`, each with its `kind` and numbers:
+    `{kind = "attention", kv_heads, head_dim, v_head_dim?, window?}`, `{kind = "latent", rank,
+    rope_dim}`, `{kind = "conv", channels, columns}`, `{kind = "recurrent", shape = [...]}`.
+    """
+    known = {"source", "config", "layers", "dtype", "state_dtype"}
+    if extra := sorted(set(data) - known):
+        raise unknown(where, extra[0], sorted(known))
+    source = str(data.get("source", where))
+    config = data.get("config")
+    if isinstance(config, Mapping):
+        return read_config(name, config, where, source)
+    groups = data.get("layers")
+    if not isinstance(groups, list) or not groups:
+        raise UsageError(f"{where}: needs a [config] table or [[layers]] tables")
+    layers = tuple(layer for group in groups for layer in _read_group(group, where))
+    if len(layers) > _MOST_LAYERS:
+        raise UsageError(f"{where}: {len(layers)} layers are more than {_MOST_LAYERS}")
+    return Layout(
+        name=name,
+        layers=layers,
+        dtype=_dtype(data, "dtype", "bfloat16", where),
+        state_dtype=_dtype(data, "state_dtype", "float32", where, "model"),
+        source=source,
+        fields={"layers": f"{len(groups)} groups"},
+    )
+
+
+def custom_layout(
+    layers: int, kv_heads: int, head_dim: int, v_head_dim: int | None, window: int | None
+) -> Layout:
+    """Returns the layout of the model that the command line describes."""
+    part = Attention(kv_heads, head_dim, v_head_dim or head_dim, window)
+    return Layout(
+        name="custom",
+        layers=(Layer((part,)),) * layers,
+        dtype="float16",
+        source="the command line",
+        fields={"layers": layers, "kv_heads": kv_heads, "head_dim": head_dim},
+    )
+
+
+def _read_group(group: object, where: str) -> tuple[Layer, ...]:
+    if not isinstance(group, Mapping):
+        raise UsageError(f"{where}: [[layers]] must be tables")
+    if extra := sorted(set(group) - {"count", "parts"}):
+        raise unknown(f"{where}: layers", extra[0], ["count", "parts"])
+    count = Fields(group, f"{where}: layers").integer("count", default=1)
+    parts = group.get("parts")
+    if not isinstance(parts, list):
+        raise UsageError(f"{where}: a layer needs parts = [...]")
+    if count > _MOST_LAYERS:
+        raise UsageError(f"{where}: count = {count} is more than {_MOST_LAYERS}")
+    return (Layer(tuple(_read_part(part, where) for part in parts)),) * count
+
+
+def _read_part(part: object, where: str) -> Part:
+    if not isinstance(part, Mapping) or not isinstance(part.get("kind"), str):
+        raise UsageError(f"{where}: a part is a table with a kind")
+    kind = str(part["kind"])
+    fields = Fields(part, f"{where}: {kind}")
+    if kind == "attention":
+        head_dim = fields.integer("head_dim")
+        v_head_dim = fields.integer("v_head_dim") if fields.has("v_head_dim") else head_dim
+        window = fields.integer("window") if fields.has("window") else None
+        result: Part = Attention(fields.integer("kv_heads"), head_dim, v_head_dim, window)
+    elif kind == "latent":
+        result = Latent(fields.integer("rank"), fields.integer("rope_dim", minimum=0))
+    elif kind == "conv":
+        result = ConvState(fields.integer("channels"), fields.integer("columns", minimum=0))
+    elif kind == "recurrent":
+        result = RecurrentState(fields.integers("shape"))
+    else:
+        raise unknown(f"{where}: kind", kind, ["attention", "latent", "conv", "recurrent"])
+    if extra := sorted(set(part) - set(fields.read) - {"kind"}):
+        raise unknown(f"{where}: {kind}", extra[0], sorted(fields.read))
+    return result
+
+
+def _dtype(data: Mapping[str, object], name: str, default: str, where: str, *also: str) -> str:
+    value = data.get(name, default)
+    if value not in (*ITEMSIZE, *also):
+        raise UsageError(
+            f"{where}: {name} = {value!r} is not one of {', '.join((*ITEMSIZE, *also))}"
+        )
+    return str(value)

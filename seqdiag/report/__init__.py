@@ -1,0 +1,1 @@
+"""Rows and how they are shown: schema, formats, gates, baselines, environment, plots."""

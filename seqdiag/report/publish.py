@@ -1,0 +1,219 @@
+"""Runs a diagnosis and shows it: the one place where rows meet formats, files, gates and codes."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+from seqdiag.report.baseline import Baseline, load_baseline
+from seqdiag.report.document import Document, Verdict, Writer
+from seqdiag.report.formats import format_of, load_format
+from seqdiag.report.gate import check_expression, judge
+from seqdiag.report.plot import check_plot, draw
+from seqdiag.report.result import Diagnosis
+from seqdiag.report.schema import Record, columns_of, record_of
+from seqdiag.report.sink import OutputFile, Screen
+
+OK, GATE_TRIPPED, INTERRUPTED = 0, 1, 130
+_NAMED_ROWS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class OutputOptions:
+    """How a result is to be shown: the same for every command."""
+
+    format: str = "table"
+    output: tuple[Path, ...] = ()
+    force: bool = False
+    plot: Path | None = None
+    fail_if: tuple[str, ...] = ()
+    baseline: Path | None = None
+    cross_device: bool = False
+    quiet: bool = False
+
+
+def publish(diagnosis: Diagnosis, options: OutputOptions, argv: list[str]) -> int:
+    """Measures, writes every output asked for, judges the gates; returns the exit code.
+
+    Everything that can be refused is refused before anything is measured.
+    """
+    run = _Run(diagnosis, options, argv)
+    with run.files():
+        try:
+            run.measure()
+        except KeyboardInterrupt:
+            run.partial = True
+        return run.finish()
+
+
+class _Run:
+    """One run of a diagnosis from the first check to the exit code."""
+
+    def __init__(self, diagnosis: Diagnosis, options: OutputOptions, argv: list[str]) -> None:
+        self._diagnosis = diagnosis
+        self._options = options
+        self._argv = argv
+        self._columns = columns_of(diagnosis.row_type)
+        self._baseline = self._load_baseline()
+        if self._baseline is not None:
+            self._columns += self._baseline.columns
+        for expression in options.fail_if:
+            check_expression(expression, self._columns)
+        if options.plot is not None:
+            check_plot(options.plot, diagnosis.plot)
+        self._formats = [load_format(format_of(p, options.format)) for p in options.output]
+        self._screen = cast(TextIO, Screen(sys.stdout))
+        self._writer = load_format(options.format)(self._screen)
+        self._rows: list[Any] = []
+        self._records: list[Record] = []
+        self._began = False
+        self._files: list[OutputFile] = []
+        self._plot: OutputFile | None = None
+        self.partial = False
+
+    def _load_baseline(self) -> Baseline | None:
+        if self._options.baseline is None:
+            return None
+        diagnosis = self._diagnosis
+        machine = {"device": diagnosis.device, "dtype": diagnosis.dtype}
+        return load_baseline(
+            self._options.baseline,
+            diagnosis.command,
+            self._columns,
+            machine,
+            self._options.cross_device,
+        )
+
+    @contextlib.contextmanager
+    def files(self) -> Iterator[None]:
+        """Holds the output files open for the run; whatever was not committed leaves no trace."""
+        try:
+            for path in self._options.output:
+                self._files.append(OutputFile("--output", path, self._options.force))
+            if self._options.plot is not None:
+                self._plot = OutputFile("--plot", self._options.plot, self._options.force)
+            yield
+        finally:
+            for file in (*self._files, *([self._plot] if self._plot else [])):
+                file.discard()
+
+    def measure(self) -> None:
+        """Takes the rows as they come, shows progress and streams them to the screen."""
+        from seqdiag.report.progress import tracked
+
+        quiet = self._options.quiet
+        for row in tracked(
+            self._diagnosis.rows, self._diagnosis.total, self._diagnosis.command, quiet
+        ):
+            record = record_of(row)
+            if self._baseline is not None:
+                record = self._baseline.join(record)
+            self._rows.append(row)
+            self._records.append(record)
+            self._begin()
+            self._writer.row(record)
+
+    def finish(self) -> int:
+        """Judges, writes files and then the screen, reports on stderr; returns the exit code."""
+        document = self._document()
+        self._write_files(document)
+        self._begin()
+        shown = [] if self._options.quiet else document.findings
+        self._writer.end(_with_findings(document, shown))
+        self._screen.flush()
+        if not self._options.quiet:
+            if not self._writer.shows_findings:
+                _say(*shown)
+            if self._baseline is not None and self._baseline.missing:
+                _say(f"--baseline: {self._baseline.missing} rows have no counterpart in it")
+        if self.partial:
+            _say(f"interrupted after {len(self._records)} of {self._diagnosis.total} rows")
+            return INTERRUPTED
+        self._report_gates(document.verdict)
+        return OK if document.verdict.passed else GATE_TRIPPED
+
+    def _begin(self) -> None:
+        if not self._began:
+            self._writer.begin(self._columns)
+            self._began = True
+
+    def _document(self) -> Document:
+        diagnosis = self._diagnosis
+        headline = diagnosis.headline
+        return Document(
+            command=diagnosis.command,
+            argv=self._argv,
+            spec=diagnosis.spec,
+            environment=self._environment,
+            columns=self._columns,
+            records=self._records,
+            headline=[headline(row) for row in self._rows] if headline else None,
+            findings=[] if self.partial else diagnosis.conclude(self._rows),
+            verdict=Verdict() if self.partial else self._judge(),
+            partial=self.partial,
+        )
+
+    def _judge(self) -> Verdict:
+        return judge(self._options.fail_if, self._columns, self._records)
+
+    def _environment(self) -> dict[str, Any]:
+        from seqdiag.report.environment import environment
+
+        diagnosis = self._diagnosis
+        return environment(diagnosis.device, diagnosis.dtype, diagnosis.seed)
+
+    def _report_gates(self, verdict: Verdict) -> None:
+        identity = [column.name for column in self._columns if column.identity]
+        for expression, indices in verdict.tripped.items():
+            _say(f"fail-if: {expression!r} holds for {len(indices)} of {len(self._records)} rows:")
+            for index in indices[:_NAMED_ROWS]:
+                record = self._records[index]
+                names = [n for n in self._columns if n.name in identity or n.name in expression]
+                _say("  " + ", ".join(f"{c.name}={record[c.name]}" for c in names))
+            if len(indices) > _NAMED_ROWS:
+                _say(f"  and {len(indices) - _NAMED_ROWS} more")
+        for expression, count in verdict.unjudged.items():
+            if not self._options.quiet:
+                _say(f"fail-if: {expression!r} could not judge {count} rows that lack a value")
+        if verdict.error is not None:
+            raise verdict.error
+
+    def _write_files(self, document: Document) -> None:
+        for file, writer_type in zip(self._files, self._formats, strict=True):
+            with file.open() as stream:
+                _write_all(writer_type(stream), document)
+            if self.partial:
+                _say(f"finished rows kept in {file.keep_partial()}")
+            else:
+                file.commit()
+        plot = self._diagnosis.plot
+        if self._plot is not None and plot is not None and not self.partial:
+            draw(self._plot.temporary, self._plot.path.suffix[1:].lower(), plot, self._records)
+            self._plot.commit()
+
+
+def _write_all(writer: Writer, document: Document) -> None:
+    writer.begin(document.columns)
+    for record in document.records:
+        writer.row(record)
+    writer.end(document)
+
+
+def _with_findings(document: Document, findings: list[str]) -> Document:
+    import dataclasses
+
+    return (
+        document
+        if findings == document.findings
+        else dataclasses.replace(document, findings=findings)
+    )
+
+
+def _say(*lines: str) -> None:
+    for line in lines:
+        with contextlib.suppress(BrokenPipeError):
+            print(line, file=sys.stderr)
