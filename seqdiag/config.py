@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from seqdiag.errors import UsageError, unknown
-
-OptionValue = str | bool | int | float | list["OptionValue"]
 
 
 def config_dir(kind: str) -> Path:
@@ -54,7 +53,7 @@ def parse_json(option: str, path: Path) -> dict[str, object]:
     except (json.JSONDecodeError, RecursionError) as error:
         raise UsageError(f"{option}: {path} is not JSON: {error}") from None
     if not isinstance(data, dict):
-        kind = {list: "a list", str: "a string"}.get(type(data), "a single value")
+        kind = "a list" if isinstance(data, list) else "a single value"
         raise UsageError(f"{option}: {path} holds {kind}, not a JSON object")
     return data
 
@@ -69,10 +68,11 @@ def parse_toml(option: str, path: Path) -> dict[str, object]:
         raise UsageError(f"{option}: {path} is not TOML: {error}") from None
 
 
-def load_options(value: str, command: str, known: Iterable[str]) -> dict[str, OptionValue]:
+def load_options(value: str, command: str, known: Iterable[str]) -> dict[str, Any]:
     """Returns the options of `command` in a TOML file, a named study or an earlier result's JSON.
 
-    Keys are option names with `-` or `_`. Raises `UsageError` for an unknown key or another command.
+    Keys are option names with `-` or `_`. Raises `UsageError` for an unknown key, and for options
+    of another command.
     """
     path = Path(value)
     if path.suffix not in (".toml", ".json") and not path.exists():
@@ -97,7 +97,7 @@ def load_options(value: str, command: str, known: Iterable[str]) -> dict[str, Op
             hint=f"seqdiag {written_by} --config {value}",
         )
     accepted = set(known)
-    result: dict[str, OptionValue] = {}
+    result: dict[str, Any] = {}
     for key, option in options.items():
         name = key.replace("-", "_")
         if name not in accepted:

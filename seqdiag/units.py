@@ -19,7 +19,7 @@ _COUNT_FORM = "a whole number such as 4096 or 128k (k = 1024)"
 _LIST_FORM = "numbers and ranges such as 1k,8k,128k or 512:8192:x2 or 10:50:10"
 _LONGEST_LIST = 10_000
 
-MAX_COUNT = 2**48
+MAX_COUNT = 2**40
 """The largest count accepted anywhere: keeps every product of sizes far from a typo's 10^30."""
 
 T = TypeVar("T")
@@ -116,10 +116,10 @@ def format_bytes(count: float) -> str:
     size = float(count)
     if abs(size) < 1024:
         return f"{count:g} B"
-    for unit in ("KiB", "MiB", "GiB", "TiB", "PiB"):
+    units = iter(("KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB", "YiB", "RiB", "QiB"))
+    while abs(size) >= 1024:
         size /= 1024
-        if abs(size) < 1024:
-            break
+        unit = next(units)
     return f"{size:.1f} {unit}" if abs(size) < 1000 else f"{size:.0f} {unit}"
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from typing import Annotated
 
 import typer
 
 from seqdiag import __version__
+from seqdiag.cli.gradflow import gradflow
 from seqdiag.cli.kvcache import kvcache
 from seqdiag.errors import SeqdiagError
 
@@ -22,6 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
+app.command("gradflow")(gradflow)
 app.command("kvcache")(kvcache)
 
 
@@ -89,4 +90,4 @@ def _complain(message: str, hint: str = "", error: BaseException | None = None) 
         lines = [f"error: {' '.join(message.split())}"]
         if hint:
             lines.append(f"hint: {' '.join(hint.split())}")
-        print(*lines, sep=os.linesep, file=sys.stderr)
+        sys.stderr.write("".join(f"{line}\n" for line in lines))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from seqdiag.report.result import Diagnosis
 
 T = TypeVar("T")
+Choice = TypeVar("Choice", bound=str)
 
 _NOT_IN_FILES = {"config", "list_", "debug", "help"}
 
@@ -112,7 +113,7 @@ def _shared_options(
     list_: Annotated[bool, _run("List what this command knows.", "--list")] = False,
     debug: Annotated[bool, _run("Show tracebacks.", "--debug")] = False,
 ) -> OutputOptions:
-    """The options of every command: this signature is theirs. `config` and `debug` act elsewhere."""
+    """The options of every command; `config` and `debug` act elsewhere."""
     from seqdiag.report.formats import load_format
     from seqdiag.report.publish import OutputOptions
 
@@ -179,3 +180,11 @@ def parse(option: str, parser: Callable[[str], T], text: str) -> T:
 def parse_optional(option: str, parser: Callable[[str], T], text: str | None) -> T | None:
     """Returns `parse(...)`, or None where the option was not given."""
     return None if text is None else parse(option, parser, text)
+
+
+def choose(option: str, value: str, accepted: tuple[Choice, ...]) -> Choice:
+    """Returns `value` if it is one of `accepted`."""
+    for name in accepted:
+        if value == name:
+            return name
+    raise UsageError(f"{option}: {value!r} is not one of {', '.join(accepted)}")

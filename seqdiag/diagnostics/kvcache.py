@@ -298,12 +298,11 @@ def _findings(rows: Sequence[KvcacheRow], against: Layout | None) -> list[str]:
     at = [row for row in rows if row.ctx_tokens == largest]
     held = ", ".join(f"{row.model} {format_bytes(row.total_bytes)}" for row in at)
     findings = [f"Held at {format_tokens(largest)} tokens: {held}."]
-    for row in at:
-        if against is not None and row.crossover_tokens is not None:
-            findings.append(
-                f"{row.model} holds as much as {against.name} from "
-                f"{row.crossover_tokens} tokens on."
-            )
+    findings += [
+        f"{row.model} holds as much as {against.name} from {row.crossover_tokens} tokens on."
+        for row in at
+        if against is not None and row.crossover_tokens is not None
+    ]
     findings.append("Try your own model: seqdiag kvcache path/to/config.json --ctx 32k --explain.")
     return findings
 

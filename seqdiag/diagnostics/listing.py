@@ -37,6 +37,13 @@ def kvcache_listing() -> Diagnosis:
     return _listing("kvcache", rows)
 
 
+def gradflow_listing() -> Diagnosis:
+    """Returns the built-in layers of `gradflow`."""
+    from seqdiag.models.subjects import ARCHITECTURES
+
+    return _listing("gradflow", [ListRow("arch", n, "ok", d) for n, d in ARCHITECTURES.items()])
+
+
 def _listing(command: str, rows: list[ListRow]) -> Diagnosis:
     def each() -> Iterator[ListRow]:
         yield from rows

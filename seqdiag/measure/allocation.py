@@ -45,7 +45,7 @@ def allocate(
     held: list[torch.Tensor] = []
     try:
         for shape, dtype in wanted:
-            held.append(torch.zeros(shape, dtype=dtype, device=device))  # noqa: PERF401
+            held.append(torch.zeros(shape, dtype=dtype, device=device))
     except RuntimeError as error:  # torch.OutOfMemoryError on a GPU, a plain one on the CPU
         held.clear()
         reason = str(error).splitlines()[0]

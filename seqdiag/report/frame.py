@@ -24,9 +24,10 @@ def to_frame(columns: Sequence[Column], records: Sequence[Record]) -> pd.DataFra
 
 def _series(column: Column, values: list[Any]) -> pd.Series[Any]:
     try:
-        return pd.Series(values, dtype=_DTYPES[column.type])
+        series: pd.Series[Any] = pd.Series(values, dtype=_DTYPES[column.type])
     except OverflowError:  # beyond 2^63: exact Python integers rather than rounded floats
-        return pd.Series(values, dtype=object)
+        series = pd.Series(values, dtype=object)
+    return series
 
 
 def evaluate(
@@ -36,7 +37,7 @@ def evaluate(
 
     Raises `TypeError` if the expression does not say yes or no, and whatever pandas raises.
     """
-    answer = to_frame(columns, records).eval(expression, engine="python")
+    answer: Any = to_frame(columns, records).eval(expression, engine="python")
     if str(getattr(answer, "dtype", "")) not in ("bool", "boolean"):
         raise TypeError("it does not say yes or no for each row")
     return [None if held is pd.NA else bool(held) for held in answer.astype("boolean")]

@@ -1,4 +1,4 @@
-"""`--fail-if`: a pandas `query` expression over the columns; any row for which it holds trips it."""
+"""`--fail-if`: a pandas `query` expression over the columns, tripped by any row it holds for."""
 
 from __future__ import annotations
 

@@ -216,4 +216,4 @@ def _with_findings(document: Document, findings: list[str]) -> Document:
 def _say(*lines: str) -> None:
     for line in lines:
         with contextlib.suppress(BrokenPipeError):
-            print(line, file=sys.stderr)
+            sys.stderr.write(f"{line}\n")

@@ -1,4 +1,4 @@
-"""Where output goes: the screen, which may be a closed pipe, and files, written whole or not at all."""
+"""Where output goes: a screen that may be a closed pipe, and files written whole or not at all."""
 
 from __future__ import annotations
 

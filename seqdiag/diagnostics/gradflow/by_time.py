@@ -1,0 +1,138 @@
+"""`--by time`: a row for each step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from seqdiag.diagnostics.gradflow.measuring import Measured
+from seqdiag.diagnostics.gradflow.spec import GradflowSpec
+from seqdiag.measure.decay import decay_per_step, horizon
+from seqdiag.measure.probes import Profile
+from seqdiag.report.result import PlotSpec
+from seqdiag.report.schema import Status, column
+
+PLOT = PlotSpec(
+    x="steps_back",
+    y="grad_log10_norm",
+    series="subject",
+    x_label="steps back from the last",
+    y_label="log10 of the gradient norm",
+)
+_ARTICLE_LAG = 49
+"""What `g[-50]` of a sequence reads, often printed as "50 steps back"."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeRow:
+    """The gradient at one input step."""
+
+    subject: str = column("architecture, or the factory of --model", identity=True)
+    seed: int = column("seed of inputs and weights", identity=True)
+    seq_len: int = column("steps in the sequence", identity=True)
+    step: int = column("input step, from 0", identity=True)
+    steps_back: int = column("seq_len - 1 - step: 0 is the last step", identity=True)
+    grad_norm: float | None = column("norm of d(sum of the last output) / d(input step)")
+    grad_log10_norm: float | None = column(
+        "log10 of it, finite where grad_norm underflows; empty where exactly zero", unit="log10"
+    )
+    grad_ratio: float | None = column("grad_norm / grad_norm of the last step")
+    status: Status = column("ok, or why there is no number")
+    note: str = column("what a zero means")
+
+
+def row_type(spec: GradflowSpec) -> type:
+    return TimeRow
+
+
+def count(spec: GradflowSpec) -> int:
+    return spec.n_subjects * spec.seeds * len(_lags(spec))
+
+
+def headline(spec: GradflowSpec) -> Callable[[TimeRow], bool]:
+    """Returns which rows a table shows: lags 0, 1, 2, 5, 10, 20, 50 ... and the first step."""
+    lags = {m * 10**e for m in (1, 2, 5) for e in range(9)}
+    lags |= {0, _ARTICLE_LAG, spec.seq_len - 1, *(spec.steps_back or ())}
+    return lambda row: row.steps_back in lags
+
+
+def rows(spec: GradflowSpec, measured: Iterator[Measured]) -> Iterator[TimeRow]:
+    """Yields the steps from first to last."""
+    for one in measured:
+        lost = sum(one.profile.underflowed) if one.profile else 0
+        for lag in sorted(_lags(spec), reverse=True):
+            step = spec.seq_len - 1 - lag
+            norm, log10, ratio, status, note = None, None, None, one.status, one.note
+            if one.profile is not None:
+                norm, log10, ratio, status, note = _read(one.profile, step, spec, lost)
+            yield TimeRow(
+                one.subject, one.seed, spec.seq_len, step, lag, norm, log10, ratio, status, note
+            )
+
+
+def conclude(spec: GradflowSpec, rows: Sequence[TimeRow]) -> list[str]:
+    """Says how far each subject's gradient carries, what underflowed, and what a lag is."""
+    findings = []
+    for subject in dict.fromkeys(row.subject for row in rows):
+        mine = [row for row in rows if row.subject == subject and row.seed == spec.seed]
+        if spec.steps_back is None and mine[0].status != "unsupported":
+            findings.append(_reach(subject, mine, spec))
+        for note in dict.fromkeys(row.note for row in mine if row.note):
+            count = sum(row.note == note for row in mine)
+            findings.append(f"{subject}, {count} of {len(mine)} steps: {note}.")
+    if spec.model is None and any(row.steps_back == _ARTICLE_LAG for row in rows):
+        findings.append(
+            "steps_back counts from the last step, which is 0: g[-50], often called 50 steps "
+            f"back, is steps_back {_ARTICLE_LAG}."
+        )
+    if spec.model is None and spec.steps_back is None:
+        findings.append(
+            "One draw of the weights: --by summary --seeds 20 shows the spread, "
+            "--forget-bias 2 what an LSTM gains, --model file.py:factory your own."
+        )
+    return findings
+
+
+def _lags(spec: GradflowSpec) -> Sequence[int]:
+    return range(spec.seq_len) if spec.steps_back is None else spec.steps_back
+
+
+def _read(
+    profile: Profile, step: int, spec: GradflowSpec, lost: int
+) -> tuple[float | None, float | None, float | None, Status, str]:
+    """Returns norm, log10, ratio, status and note of one step."""
+    norm, log10 = profile.norms[step], profile.log10_norms[step]
+    if math.isnan(norm) or math.isnan(log10):
+        return None, None, None, "nonfinite", "the gradient is not a number"
+    ratio = _ratio(profile, step)
+    shown = log10 if math.isfinite(log10) else None
+    if profile.underflowed[step]:
+        where = "a float64" if spec.dtype != "float64" else "a rescaled"
+        note = f"{lost} of {spec.seq_len} steps underflow to zero in {spec.dtype}"
+        return norm, shown, ratio, "ok", f"{note}; log10 is from {where} pass"
+    if math.isinf(norm):
+        return None, shown, None, "nonfinite", f"the norm overflows {spec.dtype}"
+    if norm == 0:
+        return 0.0, None, ratio, "ok", "exactly zero: no gradient reaches this step"
+    return norm, shown, ratio, "ok", ""
+
+
+def _ratio(profile: Profile, step: int) -> float | None:
+    norm, last = profile.norms[step], profile.norms[-1]
+    if math.isfinite(last) and last > 0 and math.isfinite(norm):
+        return norm / last
+    return None
+
+
+def _reach(subject: str, rows: Sequence[TimeRow], spec: GradflowSpec) -> str:
+    log10 = [-math.inf if row.grad_log10_norm is None else row.grad_log10_norm for row in rows]
+    reached, factor = horizon(log10, spec.horizon_ratio), decay_per_step(log10)
+    if reached is None:
+        return f"{subject}: the last step itself has no gradient."
+    slope = f", x{factor:.3g} per step" if factor is not None else ""
+    whole = " (the whole sequence)" if reached == spec.seq_len - 1 else ""
+    return (
+        f"{subject}: at least {spec.horizon_ratio:g} of the last step's gradient reaches "
+        f"{reached} steps back{whole}{slope}."
+    )

@@ -1,0 +1,35 @@
+"""The diagnosis itself: the question, measured, in one of its views."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from seqdiag.diagnostics.gradflow import by_summary, by_time
+from seqdiag.diagnostics.gradflow.measuring import measure
+from seqdiag.diagnostics.gradflow.spec import GradflowSpec
+from seqdiag.measure.device import resolve_device
+from seqdiag.report.result import Diagnosis
+
+
+def gradflow(spec: GradflowSpec) -> Diagnosis:
+    """Returns the diagnosis for `spec`.
+
+    Raises `UsageError` for options that do not fit each other or a module that cannot be built or
+    fed, `UnavailableError` for an absent device.
+    """
+    spec.check()
+    device, label = resolve_device(spec.device)
+    view = {"time": by_time, "summary": by_summary}[spec.by]
+    return Diagnosis(
+        command="gradflow",
+        spec=dataclasses.asdict(spec),
+        row_type=view.row_type(spec),
+        rows=view.rows(spec, measure(spec, device)),
+        total=view.count(spec),
+        conclude=lambda rows: view.conclude(spec, rows),
+        plot=view.PLOT,
+        headline=view.headline(spec),
+        device=label,
+        dtype=spec.dtype,
+        seed=spec.seed,
+    )

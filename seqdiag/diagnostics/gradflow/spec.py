@@ -1,0 +1,85 @@
+"""The question that `gradflow` answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from seqdiag.errors import UsageError
+from seqdiag.models.adapting import InputKind, Layout
+from seqdiag.models.recurrent import Init
+from seqdiag.models.subjects import RecurrentOptions, check_architectures
+
+DTYPES = ("float64", "float32", "float16", "bfloat16")
+DEFAULT_ARCH = ("rnn", "lstm", "gru")
+
+
+@dataclass(frozen=True, slots=True)
+class GradflowSpec:
+    """The question: which subject, how long a sequence, which view."""
+
+    arch: tuple[str, ...] | None = None
+    model: str | None = None
+    model_arg: tuple[str, ...] = ()
+    seq_len: int = 60
+    hidden: int = 32
+    batch: int = 1
+    by: Literal["time", "summary"] = "time"
+    steps_back: tuple[int, ...] | None = None
+    """The lags to show; None for all."""
+    horizon_ratio: float = 1e-3
+    seed: int = 0
+    seeds: int = 1
+    dtype: str = "float64"
+    device: str = "auto"
+    multiplier: tuple[float, ...] = (0.9, 0.99, 1.0, 1.1)
+    forget_bias: float | None = None
+    init: Init = "default"
+    nonlinearity: Literal["tanh", "relu"] = "tanh"
+    input: InputKind = "auto"
+    d_in: int | None = None
+    vocab: int | None = None
+    layout: Layout = "btd"
+    pick: str | None = None
+    train_mode: bool = False
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        return self.arch or DEFAULT_ARCH
+
+    @property
+    def recurrent_options(self) -> RecurrentOptions:
+        return RecurrentOptions(
+            width=self.hidden,
+            init=self.init,
+            nonlinearity=self.nonlinearity,
+            forget_bias=self.forget_bias,
+            multipliers=self.multiplier,
+        )
+
+    @property
+    def all_seeds(self) -> range:
+        return range(self.seed, self.seed + self.seeds)
+
+    @property
+    def n_subjects(self) -> int:
+        if self.model is not None:
+            return 1
+        more = len(self.multiplier) - 1 if "linear" in self.architectures else 0
+        return len(self.architectures) + more
+
+    def check(self) -> None:
+        """Raises `UsageError` for options that do not fit each other."""
+        if self.model is not None and self.arch is not None:
+            raise UsageError("--arch and --model exclude each other")
+        if self.model is None:
+            check_architectures(self.architectures, self.recurrent_options)
+        if self.dtype not in DTYPES:
+            raise UsageError(f"--dtype: {self.dtype!r} is not one of {', '.join(DTYPES)}")
+        if self.steps_back and max(self.steps_back) >= self.seq_len:
+            raise UsageError(
+                f"--steps-back: {max(self.steps_back)} needs --seq-len above it, "
+                f"which is {self.seq_len}: at most {self.seq_len - 1} steps lie back"
+            )
+        if not 0 < self.horizon_ratio < 1:
+            raise UsageError(f"--horizon-ratio: {self.horizon_ratio:g} is not between 0 and 1")

@@ -1,0 +1,154 @@
+"""Gradient probes: how much of a loss at the last step reaches each earlier one.
+
+Norms neither underflow nor overflow: m ||g / m|| with m = max |g|. Where the gradient itself
+leaves the range of float64, it is measured again with its scale carried apart as a power of two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from seqdiag.models.recurrent import Recurrent, State
+
+Run = Callable[[Tensor], Tensor]
+"""Maps inputs (B, T, D) to outputs (B, T, ...)."""
+
+_SAFE = 960
+"""Powers of two within +-960 are computed without loss in float64, whose range is +-1022."""
+_SEGMENT = 16
+_FLOOR_LOG10 = -590.0
+"""A profile that comes this low may have gone under the range of a pass scaled by 2^1000."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Gradient norms at each input step, from first to last."""
+
+    norms: list[float]
+    """||dL/dx_t|| over batch and features, in the dtype measured; 0 where that underflows."""
+    log10_norms: list[float]
+    """Finite wherever there is a gradient; -inf where there is none, nan where undefined."""
+    underflowed: list[bool]
+    """Where the norm is zero although there is a gradient, or there may be one."""
+
+
+def input_gradient(run: Run, x: Tensor, scale: float = 1.0) -> Tensor:
+    """Returns d(scale * sum of the last output step) / dx, (B, T, D).
+
+    `scale` multiplies the gradient that flows in, not the loss, so the loss cannot overflow.
+    """
+    leaf = x.detach().requires_grad_()
+    # cuDNN's recurrent layers have no backward in eval mode.
+    with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
+        loss = run(leaf)[:, -1].sum()
+        (gradient,) = torch.autograd.grad(
+            loss, leaf, grad_outputs=loss.new_full((), scale), allow_unused=True
+        )
+    return torch.zeros_like(x) if gradient is None else gradient.detach()
+
+
+def step_norms(gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the norm of each step of (B, T, D) and its log2, both (T,) in float64."""
+    steps = gradient.double().transpose(0, 1).flatten(1)
+    largest = steps.abs().amax(dim=1)
+    safe = torch.where((largest > 0) & largest.isfinite(), largest, torch.ones_like(largest))
+    unit = (steps / safe.unsqueeze(1)).norm(dim=1)
+    return safe * unit, safe.log2() + unit.log2()
+
+
+def profile_float64(run: Run, x: Tensor, recurrent: Recurrent | None = None) -> Profile:
+    """Returns the profile in float64; `x` and the parameters behind `run` are float64.
+
+    A recurrent layer whose gradient leaves the range is differentiated segment by segment, which
+    has no floor. Any other module is run again with the gradient scaled by 2^1000 and 2^-1000.
+    """
+    norms, log2 = step_norms(input_gradient(run, x))
+    unsafe = ~(log2.abs() < _SAFE)
+    if bool(unsafe.any()) and not bool(norms.isnan().any()):
+        log2 = _by_segments(recurrent, x) if recurrent is not None else _rescaled(run, x, log2)
+        norms = torch.where(unsafe, _exp2(log2), norms)
+    log10 = log2 * math.log10(2.0)
+    lowest = log10[log10.isfinite()].min().item() if bool(log10.isfinite().any()) else 0.0
+    lost = (log2 == -math.inf) & (lowest < _FLOOR_LOG10) & (recurrent is None)
+    underflowed = lost | ((norms == 0) & log2.isfinite())
+    return Profile(norms.tolist(), log10.tolist(), underflowed.tolist())
+
+
+def profile_as(gradient: Tensor, exact: Callable[[], Profile]) -> Profile:
+    """Returns the profile of a gradient in lower precision; `exact` measures it in float64.
+
+    `exact` is asked only if a step is zero or not finite, to tell a lost gradient from none.
+    """
+    norms, log2 = step_norms(gradient)
+    log10 = log2 * math.log10(2.0)
+    lost = (norms == 0) | ~norms.isfinite()
+    if not bool(lost.any()):
+        return Profile(norms.tolist(), log10.tolist(), [False] * len(log10))
+    truth = exact()
+    true_log10 = torch.tensor(truth.log10_norms, dtype=torch.float64)
+    underflowed = (norms == 0) & ((true_log10 != -math.inf) | torch.tensor(truth.underflowed))
+    return Profile(
+        norms.tolist(),
+        torch.where(lost.cpu(), true_log10, log10.cpu()).tolist(),
+        underflowed.tolist(),
+    )
+
+
+def _exp2(log2: Tensor) -> Tensor:
+    return torch.exp2(log2)  # 0 or inf beyond the range: the logarithm stays finite
+
+
+def _rescaled(run: Run, x: Tensor, log2: Tensor) -> Tensor:
+    for exponent in (1000, -1000):
+        again = step_norms(input_gradient(run, x, 2.0**exponent))[1] - exponent
+        better = ~(log2.abs() < _SAFE) & again.isfinite()
+        log2 = torch.where(better, again, log2)
+    return log2
+
+
+def _by_segments(layer: Recurrent, x: Tensor) -> Tensor:
+    """Returns log2 of the norm at each step, (T,), by backpropagation in segments.
+
+    Between segments the gradient of the state is divided by a power of two that is remembered,
+    so neither a vanishing nor an exploding gradient leaves the range.
+    """
+    segments = torch.split(x, _SEGMENT, dim=1)
+    starts = [layer.init_state(x.shape[0], x)]
+    with torch.no_grad():
+        for segment in segments[:-1]:
+            starts.append(layer.scan(segment, starts[-1])[1])
+    upstream: State | None = None
+    exponent = 0
+    pieces: list[Tensor] = []
+    for segment, start in zip(reversed(segments), reversed(starts), strict=True):
+        gradient, upstream = _segment_gradient(layer, segment, start, upstream)
+        pieces.append(step_norms(gradient)[1] + exponent)
+        largest = max(part.abs().max().item() for part in upstream)
+        if largest > 0 and math.isfinite(largest):
+            shift = math.frexp(largest)[1]
+            upstream = tuple(torch.ldexp(part, torch.tensor(-shift)) for part in upstream)
+            exponent += shift
+    return torch.cat(pieces[::-1])
+
+
+def _segment_gradient(
+    layer: Recurrent, segment: Tensor, start: State, upstream: State | None
+) -> tuple[Tensor, State]:
+    """Returns the gradient at a segment's inputs and at the state it starts from."""
+    inputs = segment.detach().requires_grad_()
+    state = tuple(part.detach().requires_grad_() for part in start)
+    with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
+        outputs, end = layer.scan(inputs, state)
+        if upstream is None:
+            targets: State = (outputs[:, -1].sum(),)
+        else:
+            targets = end
+        gradients = torch.autograd.grad(targets, (inputs, *state), upstream, allow_unused=True)
+    zeros = (torch.zeros_like(inputs), *(torch.zeros_like(part) for part in state))
+    first, *rest = (g if g is not None else z for g, z in zip(gradients, zeros, strict=True))
+    return first, tuple(rest)

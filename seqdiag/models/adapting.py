@@ -1,0 +1,298 @@
+"""Feeding a user's module: floats or tokens, which width, which output has the time axis."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from seqdiag.errors import UsageError
+from seqdiag.models.loading import user_code
+
+Layout = Literal["btd", "tbd", "bdt"]
+InputKind = Literal["auto", "floats", "tokens"]
+
+_HOW_TO_FEED = (
+    "--input, --d-in, --vocab, --layout and --seq-len say how to feed it; --debug shows where"
+)
+_DEFAULT_WIDTH = 32
+_DEFAULT_VOCAB = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Feeding:
+    """What the user says of the module's input and output; None and `auto` are found by trying."""
+
+    batch: int
+    seq_len: int
+    dtype: torch.dtype
+    device: torch.device
+    kind: InputKind = "auto"
+    d_in: int | None = None
+    vocab: int | None = None
+    layout: Layout = "btd"
+    pick: str | None = None
+    """Which output to take, as a key or index path such as `logits` or `0`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fed:
+    """A module ready to be probed: `run` maps inputs (B, T, D) to outputs (B, T, ...)."""
+
+    inputs: Tensor
+    run: Callable[[Tensor], Tensor]
+    told: str
+    """How the module is fed, for the reader."""
+
+
+def feed(module: nn.Module, feeding: Feeding, generator: torch.Generator) -> Fed:
+    """Returns the module with inputs it accepts, drawn from `generator`.
+
+    Floats are drawn from N(0, 1) in float32 and cast to the module's dtype. A token model is
+    probed at the output of its embedding. Raises `UsageError` when nothing works, with what each
+    attempt said.
+    """
+    failures: list[UsageError] = []
+    for kind in _kinds(module, feeding):
+        widths = _widths(module, feeding) if kind == "floats" else [None]
+        for width in widths:
+            try:
+                if width is None:
+                    return _feed_tokens(module, feeding, generator)
+                return _feed_floats(module, feeding, width, generator)
+            except UsageError as error:
+                failures.append(error)
+    first = failures[0]
+    also = "; other ways to feed it failed too" if failures[1:] else ""
+    raise UsageError(
+        f"{first.message}{also}", hint=first.hint if first.__cause__ is None else _HOW_TO_FEED
+    ) from first.__cause__
+
+
+def _kinds(module: nn.Module, feeding: Feeding) -> list[Literal["floats", "tokens"]]:
+    if feeding.kind != "auto":
+        return [feeding.kind]
+    if feeding.d_in is not None:
+        return ["floats"]
+    if feeding.vocab is not None or any(isinstance(m, nn.Embedding) for m in module.modules()):
+        return ["tokens", "floats"]
+    return ["floats", "tokens"]
+
+
+def _widths(module: nn.Module, feeding: Feeding) -> list[int]:
+    """Returns the input widths worth trying: those of the layers, in order, then the default."""
+    if feeding.d_in is not None:
+        return [feeding.d_in]
+    found = (width for layer in module.modules() if (width := _input_width(layer)))
+    return list(dict.fromkeys([*found, _DEFAULT_WIDTH]))[:16]
+
+
+def _input_width(layer: nn.Module) -> int | None:
+    for name in ("in_features", "input_size", "in_channels", "embed_dim", "d_model"):
+        width = getattr(layer, name, None)
+        if isinstance(width, int):
+            return width
+    if isinstance(layer, nn.LayerNorm | nn.RMSNorm):
+        return int(layer.normalized_shape[-1])
+    return None
+
+
+def _feed_floats(
+    module: nn.Module, feeding: Feeding, width: int, generator: torch.Generator
+) -> Fed:
+    drawn = torch.randn(feeding.batch, feeding.seq_len, width, generator=generator)
+    inputs = drawn.to(dtype=feeding.dtype, device=feeding.device)
+
+    def run(x: Tensor) -> Tensor:
+        return _forward(module, _arranged(x, feeding.layout), feeding, f"floats {_shape(x)}")
+
+    _check_differentiable(run(inputs.requires_grad_()))
+    return Fed(inputs.detach(), run, f"floats of width {width}")
+
+
+def _feed_tokens(module: nn.Module, feeding: Feeding, generator: torch.Generator) -> Fed:
+    embeddings = [m for m in module.modules() if isinstance(m, nn.Embedding)]
+    vocab = feeding.vocab or (embeddings[0].num_embeddings if embeddings else _DEFAULT_VOCAB)
+    shape = (feeding.batch, feeding.seq_len)
+    tokens = torch.randint(vocab, shape, generator=generator)
+    if feeding.layout == "tbd":
+        tokens = tokens.t().contiguous()
+    tokens = tokens.to(feeding.device)
+    embedding = _Embedding(module, tokens)
+    what = f"tokens {_shape(tokens)} below {vocab}"
+    with embedding.watched():
+        _forward(module, tokens, feeding, what)
+    if embedding.output is None:
+        raise UsageError(
+            "--model: no submodule turned the token ids into vectors, so there is nothing to "
+            "differentiate by",
+            hint="use torch.nn.Embedding, or give a module that takes floats with --input floats",
+        )
+    inputs = _time_second(embedding.output.detach(), _embedded(feeding.layout))
+
+    def run(x: Tensor) -> Tensor:
+        with embedding.replaced_by(_arranged(x, _embedded(feeding.layout))):
+            return _forward(module, tokens, feeding, what)
+
+    _check_differentiable(run(inputs.clone().requires_grad_()))
+    return Fed(inputs, run, f"token ids below {vocab}, probed at the embedding's output")
+
+
+class _Embedding:
+    """The submodule that turns the token ids into vectors: the innermost one, called first."""
+
+    def __init__(self, module: nn.Module, tokens: Tensor) -> None:
+        self._module = module
+        self._tokens = tokens
+        self._found: nn.Module | None = None
+        self.output: Tensor | None = None
+
+    def watched(self) -> _Hooks:
+        """Finds it during one forward pass."""
+
+        def watch(layer: nn.Module, inputs: Any, output: Any) -> None:
+            if self._found is None and self._embeds(inputs, output):
+                self._found, self.output = layer, output
+
+        return _Hooks([m for m in self._module.modules() if m is not self._module], watch)
+
+    def replaced_by(self, vectors: Tensor) -> _Hooks:
+        """Puts `vectors` in the place of its output."""
+
+        def replace(layer: nn.Module, inputs: Any, output: Any) -> Tensor | None:
+            return vectors if self._embeds(inputs, output) else None
+
+        assert self._found is not None
+        return _Hooks([self._found], replace)
+
+    def _embeds(self, inputs: Any, output: Any) -> bool:
+        return (
+            bool(inputs)
+            and isinstance(inputs[0], Tensor)
+            and inputs[0].shape == self._tokens.shape
+            and not inputs[0].is_floating_point()
+            and bool((inputs[0] == self._tokens).all())
+            and isinstance(output, Tensor)
+            and output.is_floating_point()
+            and output.shape[:2] == self._tokens.shape
+            and output.ndim == 3
+        )
+
+
+class _Hooks:
+    """Forward hooks for the length of a `with` block."""
+
+    def __init__(self, layers: list[nn.Module], hook: Callable[..., Any]) -> None:
+        self._layers = layers
+        self._hook = hook
+        self._handles: list[Any] = []
+
+    def __enter__(self) -> None:
+        self._handles = [layer.register_forward_hook(self._hook) for layer in self._layers]
+
+    def __exit__(self, *exc: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+
+def _forward(module: nn.Module, inputs: Tensor, feeding: Feeding, what: str) -> Tensor:
+    with user_code(f"forward with {what}"):
+        output = module(inputs)
+    return _time_second(_pick(output, feeding), feeding.layout)
+
+
+def _pick(output: object, feeding: Feeding) -> Tensor:
+    """Returns the one tensor of the output that has the time axis."""
+    tensors = dict(_tensors(output))
+    if feeding.pick is not None:
+        if feeding.pick not in tensors:
+            raise UsageError(
+                f"--pick: the output has no {feeding.pick!r}",
+                hint=f"it has: {', '.join(tensors) or 'no tensor'}",
+            )
+        tensors = {feeding.pick: tensors[feeding.pick]}
+    timed = {name: t for name, t in tensors.items() if _has_time(t, feeding)}
+    unique = {id(t): name for name, t in timed.items()}
+    if len(unique) == 1:
+        return timed[next(iter(unique.values()))]
+    shapes = ", ".join(f"{name or 'output'} {_shape(t)}" for name, t in tensors.items())
+    if not timed:
+        expected = {
+            "btd": f"({feeding.batch}, {feeding.seq_len}, ...)",
+            "tbd": f"({feeding.seq_len}, {feeding.batch}, ...)",
+            "bdt": f"({feeding.batch}, ..., {feeding.seq_len})",
+        }[feeding.layout]
+        raise UsageError(
+            f"--model: the output has no time axis: it is {shapes or type(output).__name__}, "
+            f"expected {expected}",
+            hint="--layout says where batch and time are; the model must return every step",
+        )
+    raise UsageError(
+        f"--model: {len(unique)} outputs have the time axis: {shapes}",
+        hint=f"choose one, such as --pick {next(iter(timed))}; if time comes first, --layout tbd",
+    )
+
+
+def _tensors(value: object, path: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Yields the floating tensors in nested tuples, dicts and dataclasses with their paths."""
+    if isinstance(value, Tensor):
+        if value.is_floating_point():
+            yield path, value
+        return
+    items: list[tuple[str, object]] = []
+    if isinstance(value, Mapping):
+        items = [(str(key), item) for key, item in value.items()]
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        items = [(f.name, getattr(value, f.name)) for f in dataclasses.fields(value)]
+    elif isinstance(value, tuple) and hasattr(value, "_fields"):
+        items = list(zip(value._fields, value, strict=True))
+    elif isinstance(value, tuple | list):
+        items = [(str(i), item) for i, item in enumerate(value)]
+    for name, item in items:
+        yield from _tensors(item, f"{path}.{name}" if path else name)
+
+
+def _has_time(tensor: Tensor, feeding: Feeding) -> bool:
+    batch, time = feeding.batch, feeding.seq_len
+    if tensor.ndim < 2:
+        return False
+    if feeding.layout == "btd":
+        return tensor.shape[:2] == (batch, time)
+    if feeding.layout == "tbd":
+        return tensor.shape[:2] == (time, batch)
+    return tensor.shape[0] == batch and tensor.shape[-1] == time
+
+
+def _arranged(x: Tensor, layout: Layout) -> Tensor:
+    """Returns (B, T, D) in the layout of the module."""
+    if layout == "tbd":
+        return x.transpose(0, 1)
+    return x.transpose(1, 2) if layout == "bdt" else x
+
+
+def _time_second(x: Tensor, layout: Layout) -> Tensor:
+    """Returns an output of the module as (B, T, ...)."""
+    if layout == "tbd":
+        return x.transpose(0, 1)
+    return x.movedim(-1, 1) if layout == "bdt" else x
+
+
+def _embedded(layout: Layout) -> Layout:
+    """Returns the layout of an embedding's output: the width is last whatever comes after."""
+    return "tbd" if layout == "tbd" else "btd"
+
+
+def _check_differentiable(output: Tensor) -> None:
+    if not output.requires_grad:
+        raise UsageError(
+            "--model: the output carries no gradient: it is detached or depends on no input",
+            hint=_HOW_TO_FEED,
+        )
+
+
+def _shape(tensor: Tensor) -> str:
+    return str(tuple(tensor.shape))

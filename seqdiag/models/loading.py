@@ -1,0 +1,118 @@
+"""A user's own module: finding the factory, building it, and finding how to feed it."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+
+from torch import nn
+
+from seqdiag.errors import SeqdiagError, UsageError
+
+
+@contextlib.contextmanager
+def user_code(what: str) -> Iterator[None]:
+    """Runs a user's code: what it prints goes to stderr, what it raises becomes one line."""
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    except (SeqdiagError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # SystemExit too: a module must not end the program
+        reason = " ".join(str(error).split()) or "no message"
+        if len(reason) > 300:
+            reason = f"{reason[:297]}..."
+        raise UsageError(
+            f"--model: {what} raised {type(error).__name__}: {reason}",
+            hint="--debug shows where",
+        ) from error
+
+
+def build_model(spec: str, arguments: Mapping[str, object]) -> nn.Module:
+    """Returns the module that `spec` names: `package.module:factory` or `path/to/file.py:factory`.
+
+    The factory is a function or class that returns an `nn.Module` when called with `arguments`, or
+    a module itself. Raises `UsageError` for anything that is not there or does not work.
+    """
+    location, _, name = spec.rpartition(":")
+    if not location or not name:
+        raise UsageError(
+            f"--model: {spec!r} is not package.module:factory or path/to/file.py:factory"
+        )
+    factory: object = _import(location)
+    for part in name.split("."):
+        factory = _attribute(factory, part, location)
+    if isinstance(factory, nn.Module):
+        return factory
+    if not callable(factory):
+        raise UsageError(f"--model: {spec} is {factory!r:.60}, not a factory of modules")
+    with user_code(f"the factory {name}"):
+        module = factory(**arguments)
+    if not isinstance(module, nn.Module):
+        raise UsageError(f"--model: {spec} returned {module!r:.60}, not a torch.nn.Module")
+    return module
+
+
+def _import(location: str) -> ModuleType:
+    path = Path(location)
+    if path.suffix == ".py" or path.is_file():
+        return _import_file(path)
+    if "/" in location or path.is_dir():
+        raise UsageError(f"--model: no such Python file: {location}")
+    with _importable(Path.cwd()):
+        if _find(location) is None:
+            raise UsageError(
+                f"--model: no module named {location!r}",
+                hint="run where it can be imported, or give path/to/file.py:factory",
+            )
+        with user_code(f"importing {location}"):
+            return importlib.import_module(location)
+
+
+def _find(name: str) -> object:
+    try:
+        return importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return None
+
+
+def _import_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise UsageError(f"--model: no such file: {path}")
+    spec = importlib.util.spec_from_file_location(f"seqdiag_user_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"--model: {path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickling look their module up
+    with _importable(path.resolve().parent), user_code(f"importing {path}"):
+        spec.loader.exec_module(module)
+    return module
+
+
+@contextlib.contextmanager
+def _importable(folder: Path) -> Iterator[None]:
+    """Lets a user's file import its neighbours."""
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(str(folder))
+
+
+def _attribute(owner: object, name: str, location: str) -> object:
+    if hasattr(owner, name):
+        return getattr(owner, name)
+    public = [word for word in dir(owner) if not word.startswith("_")]
+    close = difflib.get_close_matches(name, public, n=1)
+    raise UsageError(
+        f"--model: {location} has no attribute {name!r}",
+        hint=f"did you mean {close[0]}?" if close else f"it has: {', '.join(public[:12])}",
+    )

@@ -1,0 +1,162 @@
+"""Recurrent layers in both forms: PyTorch's own over a sequence, and one step by the equations.
+
+`scan` runs a whole sequence from a given state, `step` one time step; they are one function. The
+state is a tuple of (B, H) tensors. Gate orders are PyTorch's: i, f, g, o and r, z, n.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+State = tuple[Tensor, ...]
+Init = Literal["default", "orthogonal", "identity"]
+
+
+class Recurrent(nn.Module, ABC):
+    """A layer (B, T, D) -> (B, T, H) with a fixed state."""
+
+    n_states = 1
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+    def init_state(self, batch: int, like: Tensor) -> State:
+        """Returns the zero state in the dtype and on the device of `like`."""
+        return tuple(like.new_zeros(batch, self.width) for _ in range(self.n_states))
+
+    @abstractmethod
+    def scan(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """Returns the outputs (B, T, H) and the state after the last step."""
+
+    @abstractmethod
+    def step(self, x_t: Tensor, state: State) -> tuple[Tensor, State]:
+        """Returns the output (B, H) of one step and the next state."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scan(x, self.init_state(x.shape[0], x))[0]
+
+
+class RNN(Recurrent):
+    """h_t = act(W_ih x_t + b_ih + W_hh h_{t-1} + b_hh), torch.nn.RNN."""
+
+    def __init__(self, width: int, nonlinearity: Literal["tanh", "relu"] = "tanh") -> None:
+        super().__init__(width)
+        self.core = nn.RNN(width, width, nonlinearity=nonlinearity, batch_first=True)
+
+    def scan(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        y, h = self.core(x, state[0].unsqueeze(0))
+        return y, (h[0],)
+
+    def step(self, x_t: Tensor, state: State) -> tuple[Tensor, State]:
+        inputs, recurrent = _gates(self.core, x_t, state[0])
+        act = torch.tanh if self.core.nonlinearity == "tanh" else torch.relu
+        h = act(inputs + recurrent)
+        return h, (h,)
+
+
+class LSTM(Recurrent):
+    """c_t = f c_{t-1} + i g, h_t = o tanh(c_t), torch.nn.LSTM. State: h, c."""
+
+    n_states = 2
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.core = nn.LSTM(width, width, batch_first=True)
+
+    def scan(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        y, (h, c) = self.core(x, (state[0].unsqueeze(0), state[1].unsqueeze(0)))
+        return y, (h[0], c[0])
+
+    def step(self, x_t: Tensor, state: State) -> tuple[Tensor, State]:
+        inputs, recurrent = _gates(self.core, x_t, state[0])
+        i, f, g, o = (inputs + recurrent).chunk(4, dim=-1)
+        c = torch.sigmoid(f) * state[1] + torch.sigmoid(i) * torch.tanh(g)
+        h = torch.sigmoid(o) * torch.tanh(c)
+        return h, (h, c)
+
+    def set_forget_bias(self, value: float) -> None:
+        """Sets the effective forget bias: PyTorch adds two, so one carries it and one is zero."""
+        forget = slice(self.width, 2 * self.width)
+        with torch.no_grad():
+            _, _, bias_ih, bias_hh = _weights(self.core)
+            bias_ih[forget] = value
+            bias_hh[forget] = 0.0
+
+
+class GRU(Recurrent):
+    """n = tanh(W x + r (U h)), h_t = (1 - z) n + z h_{t-1}, torch.nn.GRU."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.core = nn.GRU(width, width, batch_first=True)
+
+    def scan(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        y, h = self.core(x, state[0].unsqueeze(0))
+        return y, (h[0],)
+
+    def step(self, x_t: Tensor, state: State) -> tuple[Tensor, State]:
+        inputs, recurrent = _gates(self.core, x_t, state[0])
+        r_x, z_x, n_x = inputs.chunk(3, dim=-1)
+        r_h, z_h, n_h = recurrent.chunk(3, dim=-1)
+        r, z = torch.sigmoid(r_x + r_h), torch.sigmoid(z_x + z_h)
+        h = (1 - z) * torch.tanh(n_x + r * n_h) + z * state[0]
+        return h, (h,)
+
+
+class LinearRecurrence(Recurrent):
+    """h_t = a h_{t-1} + x_t: the gradient k steps back is a^k, whatever the input."""
+
+    def __init__(self, width: int, multiplier: float) -> None:
+        super().__init__(width)
+        self.multiplier = multiplier
+
+    def scan(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        outputs = []
+        for x_t in x.unbind(1):
+            y_t, state = self.step(x_t, state)
+            outputs.append(y_t)
+        return torch.stack(outputs, dim=1), state
+
+    def step(self, x_t: Tensor, state: State) -> tuple[Tensor, State]:
+        h = self.multiplier * state[0] + x_t
+        return h, (h,)
+
+
+def initialise(layer: RNN | LSTM | GRU, init: Init) -> None:
+    """Sets every H x H recurrent block: orthogonal (Saxe 2013), or identity with zero biases.
+
+    Identity is that of the IRNN (Le 2015, arXiv 1504.00941), for each gate. Orthogonal draws from
+    torch's global stream; the biases stay as they were.
+    """
+    _, weight_hh, bias_ih, bias_hh = _weights(layer.core)
+    with torch.no_grad():
+        for block in torch.split(weight_hh, layer.width):
+            if init == "orthogonal":
+                nn.init.orthogonal_(block)
+            elif init == "identity":
+                nn.init.eye_(block)
+        if init == "identity":
+            bias_ih.zero_()
+            bias_hh.zero_()
+
+
+def _gates(core: nn.RNNBase, x_t: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the input and the recurrent contribution to all gates, each (B, gates x H)."""
+    weight_ih, weight_hh, bias_ih, bias_hh = _weights(core)
+    return F.linear(x_t, weight_ih, bias_ih), F.linear(h, weight_hh, bias_hh)
+
+
+def _weights(core: nn.RNNBase) -> list[nn.Parameter]:
+    """Returns W_ih, W_hh, b_ih, b_hh of a one-layer core."""
+    weights: list[list[nn.Parameter]] = core.all_weights
+    return weights[0]
+
+
+RECURRENT: dict[str, Callable[[int], Recurrent]] = {"rnn": RNN, "lstm": LSTM, "gru": GRU}
