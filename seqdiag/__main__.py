@@ -13,7 +13,9 @@ def run() -> None:
     gc.disable()
     from seqdiag.cli.app import main
 
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    gc.freeze()
+    sys.exit(code)
 
 
 if __name__ == "__main__":

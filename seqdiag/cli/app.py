@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
+import os
 import sys
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
 
 from seqdiag import __version__
-from seqdiag.cli.gradflow import gradflow
-from seqdiag.cli.kvcache import kvcache
 from seqdiag.errors import SeqdiagError
 
 OK, BAD_USAGE, BUG, INTERRUPTED = 0, 2, 4, 130
 
-app = typer.Typer(
-    name="seqdiag",
-    help="Diagnostics for sequence models: claims measured, on your model and your machine.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["--help", "-h"]},
-)
-app.command("gradflow")(gradflow)
-app.command("kvcache")(kvcache)
+COMMANDS = {
+    "gradflow": "seqdiag.cli.gradflow:gradflow",
+    "kvcache": "seqdiag.cli.kvcache:kvcache",
+}
+
+
+def build_app(names: Iterable[str]) -> typer.Typer:
+    """Returns the Typer application with the commands `names`."""
+    app = typer.Typer(
+        name="seqdiag",
+        help="Diagnostics for sequence models: claims measured, on your model and your machine.",
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["--help", "-h"]},
+    )
+    app.callback()(_options)
+    for name in names:
+        module, _, function = COMMANDS[name].partition(":")
+        app.command(name)(getattr(importlib.import_module(module), function))
+    return app
 
 
 def _show_version(value: bool) -> None:
@@ -32,10 +44,10 @@ def _show_version(value: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     pass
@@ -43,6 +55,8 @@ def _options(
 
 def main(arguments: list[str]) -> int:
     """Runs the command line and returns the exit code."""
+    # Before torch is imported: spinning OpenMP threads stall chains of small ops on busy machines.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         return _run(arguments or ["--help"])
     except SeqdiagError as error:
@@ -65,7 +79,9 @@ def main(arguments: list[str]) -> int:
 
 def _run(arguments: list[str]) -> int:
     try:
-        code = app(arguments, prog_name="seqdiag", standalone_mode=False)
+        # A command needs only itself: importing and describing the others takes time.
+        names = arguments[:1] if arguments[0] in COMMANDS else COMMANDS
+        code = build_app(names)(arguments, prog_name="seqdiag", standalone_mode=False)
         with contextlib.suppress(ValueError):
             sys.stdout.flush()
     except (SystemExit, BrokenPipeError):  # the reader of --help has gone
@@ -77,7 +93,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _usage_hint(arguments: list[str]) -> str:
-    known = [word for word in arguments[:1] if word in ("kvcache", "gradflow")]
+    known = [word for word in arguments[:1] if word in COMMANDS]
     return " ".join(["seqdiag", *known, "--help"]) + " lists what is accepted"
 
 

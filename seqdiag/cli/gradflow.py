@@ -1,7 +1,6 @@
 """`seqdiag gradflow`."""
 
-from __future__ import annotations
-
+# Annotations are evaluated here, once: Typer would evaluate them as strings again and again.
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
     from seqdiag.report.result import Diagnosis
 
 
-def _listing() -> Diagnosis:
+def _listing() -> "Diagnosis":
     from seqdiag.diagnostics.listing import gradflow_listing
 
     return gradflow_listing()
@@ -102,7 +101,7 @@ def gradflow(
         str | None, _own("Which output to take if several have a time axis.", metavar="PATH")
     ] = None,
     train_mode: Annotated[bool, _own("Leave the module in train mode.", "--train-mode")] = False,
-) -> Diagnosis:
+) -> "Diagnosis":
     """How much gradient of a loss at the last step reaches each earlier step."""
     from seqdiag.diagnostics.gradflow import GradflowSpec
     from seqdiag.diagnostics.gradflow import gradflow as diagnose

@@ -1,7 +1,6 @@
 """`seqdiag kvcache`."""
 
-from __future__ import annotations
-
+# Annotations are evaluated here, once: Typer would evaluate them as strings again and again.
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
     from seqdiag.report.result import Diagnosis
 
 
-def _listing() -> Diagnosis:
+def _listing() -> "Diagnosis":
     from seqdiag.diagnostics.listing import kvcache_listing
 
     return kvcache_listing()
@@ -90,7 +89,7 @@ def kvcache(
         str | None, _own("Dimension of a value head. Default: --head-dim.")
     ] = None,
     window: Annotated[str | None, _own("Sliding window of every layer, in tokens.")] = None,
-) -> Diagnosis:
+) -> "Diagnosis":
     """Bytes a model keeps between decode steps: KV cache against a fixed recurrent state."""
     from seqdiag.diagnostics.kvcache import KvcacheSpec
     from seqdiag.diagnostics.kvcache import kvcache as diagnose

@@ -1,7 +1,6 @@
 """Options that every command shares, and the step from a command to its exit code."""
 
-from __future__ import annotations
-
+# Annotations are evaluated here, once: Typer would evaluate them as strings again and again.
 import functools
 import inspect
 import sys
@@ -112,7 +111,7 @@ def _shared_options(
     ] = None,
     list_: Annotated[bool, _run("List what this command knows.", "--list")] = False,
     debug: Annotated[bool, _run("Show tracebacks.", "--debug")] = False,
-) -> OutputOptions:
+) -> "OutputOptions":
     """The options of every command; `config` and `debug` act elsewhere."""
     from seqdiag.report.formats import load_format
     from seqdiag.report.publish import OutputOptions
@@ -136,11 +135,11 @@ def _shared_options(
 
 
 def command(
-    listing: Callable[[], Diagnosis],
-) -> Callable[[Callable[..., Diagnosis]], Callable[..., None]]:
+    listing: "Callable[[], Diagnosis]",
+) -> "Callable[[Callable[..., Diagnosis]], Callable[..., None]]":
     """Makes a function that returns a `Diagnosis` a command with all the shared options."""
 
-    def decorate(function: Callable[..., Diagnosis]) -> Callable[..., None]:
+    def decorate(function: "Callable[..., Diagnosis]") -> Callable[..., None]:
         own, shared = _parameters(function), _parameters(_shared_options)
 
         @functools.wraps(function)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from seqdiag.report.baseline import Baseline, load_baseline
 from seqdiag.report.document import Document, Verdict, Writer
 from seqdiag.report.formats import format_of, load_format
-from seqdiag.report.gate import check_expression, judge
-from seqdiag.report.plot import check_plot, draw
-from seqdiag.report.result import Diagnosis
 from seqdiag.report.schema import Record, columns_of, record_of
 from seqdiag.report.sink import OutputFile, Screen
+
+if TYPE_CHECKING:
+    from seqdiag.report.baseline import Baseline
+    from seqdiag.report.result import Diagnosis
 
 OK, GATE_TRIPPED, INTERRUPTED = 0, 1, 130
 _NAMED_ROWS = 5
@@ -61,9 +62,14 @@ class _Run:
         self._baseline = self._load_baseline()
         if self._baseline is not None:
             self._columns += self._baseline.columns
-        for expression in options.fail_if:
-            check_expression(expression, self._columns)
+        if options.fail_if:
+            from seqdiag.report.gate import check_expression
+
+            for expression in options.fail_if:
+                check_expression(expression, self._columns)
         if options.plot is not None:
+            from seqdiag.report.plot import check_plot
+
             check_plot(options.plot, diagnosis.plot)
         self._formats = [load_format(format_of(p, options.format)) for p in options.output]
         self._screen = cast(TextIO, Screen(sys.stdout))
@@ -78,6 +84,8 @@ class _Run:
     def _load_baseline(self) -> Baseline | None:
         if self._options.baseline is None:
             return None
+        from seqdiag.report.baseline import load_baseline
+
         diagnosis = self._diagnosis
         machine = {"device": diagnosis.device, "dtype": diagnosis.dtype}
         return load_baseline(
@@ -122,12 +130,13 @@ class _Run:
         document = self._document()
         self._write_files(document)
         self._begin()
-        shown = [] if self._options.quiet else document.findings
-        self._writer.end(_with_findings(document, shown))
+        quiet = self._options.quiet and self._writer.shows_findings
+        shown = [] if quiet else document.findings
+        self._writer.end(dataclasses.replace(document, findings=shown))
         self._screen.flush()
         if not self._options.quiet:
             if not self._writer.shows_findings:
-                _say(*shown)
+                _say(*document.findings)
             if self._baseline is not None and self._baseline.missing:
                 _say(f"--baseline: {self._baseline.missing} rows have no counterpart in it")
         if self.partial:
@@ -153,11 +162,15 @@ class _Run:
             records=self._records,
             headline=[headline(row) for row in self._rows] if headline else None,
             findings=[] if self.partial else diagnosis.conclude(self._rows),
-            verdict=Verdict() if self.partial else self._judge(),
+            verdict=self._judge(),
             partial=self.partial,
         )
 
     def _judge(self) -> Verdict:
+        if self.partial or not self._options.fail_if:
+            return Verdict()
+        from seqdiag.report.gate import judge
+
         return judge(self._options.fail_if, self._columns, self._records)
 
     def _environment(self) -> dict[str, Any]:
@@ -192,6 +205,8 @@ class _Run:
                 file.commit()
         plot = self._diagnosis.plot
         if self._plot is not None and plot is not None and not self.partial:
+            from seqdiag.report.plot import draw
+
             draw(self._plot.temporary, self._plot.path.suffix[1:].lower(), plot, self._records)
             self._plot.commit()
 
@@ -201,16 +216,6 @@ def _write_all(writer: Writer, document: Document) -> None:
     for record in document.records:
         writer.row(record)
     writer.end(document)
-
-
-def _with_findings(document: Document, findings: list[str]) -> Document:
-    import dataclasses
-
-    return (
-        document
-        if findings == document.findings
-        else dataclasses.replace(document, findings=findings)
-    )
 
 
 def _say(*lines: str) -> None:

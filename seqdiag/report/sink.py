@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
@@ -65,6 +64,8 @@ class OutputFile:
             raise UsageError(f"{option}: {path}: the folder {path.parent} does not exist")
         if path.exists() and not self._special and not force:
             raise UsageError(f"{option}: {path} exists", hint="--force replaces it")
+        import tempfile
+
         try:
             if self._special:
                 self.temporary = path

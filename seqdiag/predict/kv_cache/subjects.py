@@ -18,7 +18,6 @@ from seqdiag.predict.kv_cache.layout import (
     Part,
     RecurrentState,
 )
-from seqdiag.predict.kv_cache.readers import read_config
 
 _MOST_LAYERS = 100_000
 
@@ -37,6 +36,8 @@ def load_subject(name: str) -> Layout:
     if path.suffix == ".toml":
         return read_spec(name, parse_toml("MODEL", path), str(path))
     if path.suffix == ".json" or path.is_file():
+        from seqdiag.predict.kv_cache.readers import read_config
+
         return read_config(name, parse_json("MODEL", path), str(path), source=str(path))
     if path.parent != Path():
         raise UsageError(f"MODEL: no such file or folder: {name}")
@@ -60,6 +61,8 @@ def read_spec(name: str, data: Mapping[str, object], where: str) -> Layout:
     source = str(data.get("source", where))
     config = data.get("config")
     if isinstance(config, Mapping):
+        from seqdiag.predict.kv_cache.readers import read_config
+
         return read_config(name, config, where, source)
     groups = data.get("layers")
     if not isinstance(groups, list) or not groups:

@@ -1,0 +1,105 @@
+"""A row for each model at each context."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from seqdiag.diagnostics.kvcache.measuring import Measure
+from seqdiag.diagnostics.kvcache.spec import KvcacheSpec
+from seqdiag.diagnostics.kvcache.subject import Subject, subject_of
+from seqdiag.predict.kv_cache.crossover import first_reach
+from seqdiag.predict.kv_cache.layout import Layout
+from seqdiag.report.result import PlotSpec
+from seqdiag.report.schema import Status, column
+from seqdiag.units import format_bytes, format_tokens
+
+PLOT = PlotSpec(
+    x="ctx_tokens",
+    y="total_bytes",
+    series="model",
+    x_label="context (tokens)",
+    y_label="cache and state (bytes)",
+    log_x=True,
+    log_y=True,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KvcacheRow:
+    """One model at one context."""
+
+    model: str = column("preset, path or custom", identity=True)
+    engine: str = column("who allocates; ideal is what the mechanism needs", identity=True)
+    ctx_tokens: int = column("tokens held for each sequence", unit="tokens", identity=True)
+    batch: int = column("sequences held at once", identity=True)
+    dtype: str = column("element type of keys and values", identity=True)
+    kv_bytes: int = column("keys and values, the whole batch", unit="B")
+    state_bytes: int = column("convolution and recurrent states, the whole batch", unit="B")
+    total_bytes: int = column("kv_bytes + state_bytes", unit="B")
+    kv_bytes_per_token: int = column(
+        "bytes that one more token of one sequence adds at this context", unit="B"
+    )
+    kv_read_bytes: int = column("cache bytes that one decode step reads", unit="B")
+    crossover_tokens: int | None = column(
+        "smallest context at which total_bytes reaches that of --against", unit="tokens"
+    )
+    measured_bytes: int | None = column("bytes allocated by --measure", unit="B")
+    status: Status = column("ok, or why there is no measurement")
+    note: str = column("what was assumed, or what would help")
+
+
+def rows(
+    spec: KvcacheSpec, subjects: Sequence[Subject], against: Layout | None, measure: Measure
+) -> Iterator[KvcacheRow]:
+    for subject in subjects:
+        crossover, why_not = _crossover(spec, subject, against)
+        for tokens in spec.ctx:
+            need = subject.allocate(tokens)
+            parts = list(subject.layout.parts())
+            measured, status, reason = measure(subject, parts, tokens)
+            yield KvcacheRow(
+                model=subject.layout.name,
+                engine=subject.engine.name,
+                ctx_tokens=tokens,
+                batch=spec.batch,
+                dtype=subject.dtypes.kv,
+                kv_bytes=need.kv_bytes,
+                state_bytes=need.state_bytes,
+                total_bytes=need.total_bytes,
+                kv_bytes_per_token=subject.per_token(tokens),
+                kv_read_bytes=need.kv_read_bytes,
+                crossover_tokens=crossover,
+                measured_bytes=measured,
+                status=status,
+                note="; ".join(filter(None, (reason, why_not, subject.assumptions))),
+            )
+
+
+def conclude(rows: Sequence[KvcacheRow], against: Layout | None) -> list[str]:
+    """Says what the largest context costs, and where the fixed state wins."""
+    if not rows:
+        return []
+    largest = max(row.ctx_tokens for row in rows)
+    at = [row for row in rows if row.ctx_tokens == largest]
+    held = ", ".join(f"{row.model} {format_bytes(row.total_bytes)}" for row in at)
+    findings = [f"Held at {format_tokens(largest)} tokens: {held}."]
+    findings += [
+        f"{row.model} holds as much as {against.name} from {row.crossover_tokens} tokens on."
+        for row in at
+        if against is not None and row.crossover_tokens is not None
+    ]
+    findings.append("Try your own model: seqdiag kvcache path/to/config.json --ctx 32k --explain.")
+    return findings
+
+
+def _crossover(
+    spec: KvcacheSpec, subject: Subject, against: Layout | None
+) -> tuple[int | None, str]:
+    """Returns the crossover and, where there is none, why."""
+    if against is None or subject.layout.name == against.name:
+        return None, ""
+    other = subject_of(against, subject.engine.name, spec)
+    points = subject.breakpoints() | other.breakpoints()
+    reached = first_reach(subject.total, other.total, points)
+    return reached, "" if reached else f"never reaches {against.name}"

@@ -1,0 +1,60 @@
+"""The diagnosis itself: the models in question, sized in one of the views."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from seqdiag.diagnostics.kvcache import by_model
+from seqdiag.diagnostics.kvcache.measuring import instrument
+from seqdiag.diagnostics.kvcache.spec import KvcacheSpec
+from seqdiag.diagnostics.kvcache.subject import Subject, against_of, subjects_of
+from seqdiag.report.result import Diagnosis
+
+
+def kvcache(spec: KvcacheSpec) -> Diagnosis:
+    """Returns the diagnosis for `spec`.
+
+    Raises `UsageError` for a model that cannot be read, `UnavailableError` for an absent device.
+    """
+    spec.check()
+    subjects = subjects_of(spec)
+    diagnosis = _by_layer(spec, subjects) if spec.per_layer else _by_model(spec, subjects)
+    if not spec.explain:
+        return diagnosis
+    from seqdiag.diagnostics.kvcache.explain import explain
+
+    conclude = diagnosis.conclude
+    explained = explain(subjects, max(spec.ctx))
+    return dataclasses.replace(diagnosis, conclude=lambda rows: [*explained, *conclude(rows)])
+
+
+def _by_model(spec: KvcacheSpec, subjects: list[Subject]) -> Diagnosis:
+    against = against_of(spec, subjects)
+    measure, device = instrument(spec)
+    return Diagnosis(
+        command="kvcache",
+        spec=dataclasses.asdict(spec),
+        row_type=by_model.KvcacheRow,
+        rows=by_model.rows(spec, subjects, against, measure),
+        total=len(subjects) * len(spec.ctx),
+        conclude=lambda rows: by_model.conclude(rows, against),
+        plot=by_model.PLOT,
+        device=device,
+        dtype=spec.dtype or "each model's own",
+    )
+
+
+def _by_layer(spec: KvcacheSpec, subjects: list[Subject]) -> Diagnosis:
+    from seqdiag.diagnostics.kvcache import by_layer
+
+    measure, device = instrument(spec)
+    return Diagnosis(
+        command="kvcache",
+        spec=dataclasses.asdict(spec),
+        row_type=by_layer.KvcacheLayerRow,
+        rows=by_layer.rows(spec, subjects, measure),
+        total=sum(len(subject.layout.layers) for subject in subjects) * len(spec.ctx),
+        conclude=lambda rows: [],
+        device=device,
+        dtype=spec.dtype or "each model's own",
+    )

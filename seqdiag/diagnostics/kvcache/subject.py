@@ -1,0 +1,76 @@
+"""The models in question, each under one engine in the dtypes in force."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from seqdiag.diagnostics.kvcache.spec import KvcacheSpec
+from seqdiag.predict.kv_cache.engines import ENGINES, Allocation, Engine
+from seqdiag.predict.kv_cache.layout import Dtypes, Layout, Part, dtypes_for
+from seqdiag.predict.kv_cache.subjects import custom_layout, load_subject
+
+EXAMPLES = ("gqa-32l", "mamba-32l")
+"""The subjects when none is named: a grouped-query transformer and a Mamba of the same size."""
+FIXED_STATE = "mamba-32l"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A layout under one engine in the dtypes in force."""
+
+    layout: Layout
+    engine: Engine
+    dtypes: Dtypes
+    batch: int
+
+    def allocate(self, tokens: int, parts: Sequence[Part] | None = None) -> Allocation:
+        chosen = self.layout.parts() if parts is None else parts
+        return self.engine.allocate(chosen, tokens, self.batch, self.dtypes)
+
+    def total(self, tokens: int) -> int:
+        return self.allocate(tokens).total_bytes
+
+    def per_token(self, tokens: int, parts: Sequence[Part] | None = None) -> int:
+        growth = self.allocate(tokens + 1, parts).kv_bytes - self.allocate(tokens, parts).kv_bytes
+        return growth // self.batch
+
+    def breakpoints(self) -> set[int]:
+        points = {part.saturates_at() for part in self.layout.parts()}
+        return {point for point in points if point is not None}
+
+    @property
+    def assumptions(self) -> str:
+        """Says which values the config lacks."""
+        if not self.layout.assumed:
+            return ""
+        values = ", ".join(f"{name} = {value}" for name, value in self.layout.assumed.items())
+        return f"not in the config, taken from the model class: {values}"
+
+
+def subjects_of(spec: KvcacheSpec) -> list[Subject]:
+    """Returns the models named and described, the examples where there are none."""
+    layouts = [load_subject(name) for name in dict.fromkeys(spec.models or _default(spec))]
+    if spec.layers is not None and spec.kv_heads is not None and spec.head_dim is not None:
+        layouts.append(
+            custom_layout(spec.layers, spec.kv_heads, spec.head_dim, spec.v_head_dim, spec.window)
+        )
+    return [subject_of(layout, engine, spec) for layout in layouts for engine in spec.engine]
+
+
+def _default(spec: KvcacheSpec) -> tuple[str, ...]:
+    return () if spec.describes_model else EXAMPLES
+
+
+def subject_of(layout: Layout, engine: str, spec: KvcacheSpec) -> Subject:
+    """Returns a layout as `spec` wants it."""
+    dtypes = dtypes_for(layout, spec.dtype, spec.state_dtype)
+    return Subject(layout, ENGINES[engine](), dtypes, spec.batch)
+
+
+def against_of(spec: KvcacheSpec, subjects: Sequence[Subject]) -> Layout | None:
+    """Returns the model that the others are held against."""
+    by_name = {subject.layout.name: subject.layout for subject in subjects}
+    if spec.against is None:
+        return by_name.get(FIXED_STATE)
+    return by_name.get(spec.against) or load_subject(spec.against)
