@@ -81,7 +81,9 @@ def _run(arguments: list[str]) -> int:
     try:
         # A command needs only itself: importing and describing the others takes time.
         names = arguments[:1] if arguments[0] in COMMANDS else COMMANDS
-        code = build_app(names)(arguments, prog_name="seqdiag", standalone_mode=False)
+        code = build_app(names)(
+            arguments, prog_name="seqdiag", standalone_mode=False, obj=arguments
+        )
         with contextlib.suppress(ValueError):
             sys.stdout.flush()
     except (SystemExit, BrokenPipeError):  # the reader of --help has gone

@@ -3,7 +3,6 @@
 # Annotations are evaluated here, once: Typer would evaluate them as strings again and again.
 import functools
 import inspect
-import sys
 import typing
 from collections.abc import Callable
 from pathlib import Path
@@ -143,16 +142,20 @@ def command(
         own, shared = _parameters(function), _parameters(_shared_options)
 
         @functools.wraps(function)
-        def run(**given: Any) -> None:
+        def run(context_: typer.Context, **given: Any) -> None:
             common = {p.name: given.pop(p.name) for p in shared}
             options = _shared_options(**common)
             diagnosis = listing() if common["list_"] else function(**given)
             from seqdiag.report.publish import publish
 
-            raise typer.Exit(publish(diagnosis, options, sys.argv[1:]))
+            raise typer.Exit(publish(diagnosis, options, argv=context_.obj))
 
-        run.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
-        run.__annotations__ = {p.name: p.annotation for p in (*own, *shared)}
+        context = inspect.Parameter(
+            "context_", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context
+        )
+        parameters = [context, *own, *shared]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in parameters}
         return run
 
     return decorate

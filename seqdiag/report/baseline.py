@@ -22,16 +22,27 @@ _MACHINE = ("device", "dtype")
 class Baseline:
     """An earlier result's rows by identity, and the columns it adds."""
 
+    path: Path
     columns: tuple[Column, ...]
+    """What it adds to a row."""
     _identity: list[str]
     _metrics: list[Column]
     _rows: dict[_Key, Record]
+    """By identity, less the device and dtype."""
+    _cross_device: bool
     missing: int = 0
     """How many rows had no counterpart."""
 
     def join(self, record: Record) -> Record:
-        """Returns `record` with `<metric>_baseline` and `<metric>_change_ratio` added."""
+        """Returns `record` with `<metric>_baseline` and `<metric>_change_ratio` added.
+
+        Raises `UsageError` if the counterpart is of another device or dtype and that was not
+        allowed.
+        """
         before = self._rows.get(_key(record, self._identity))
+        if before is not None and not self._cross_device:
+            for name in _MACHINE:
+                _refuse_other(self.path, name, before.get(name), record.get(name))
         self.missing += before is None
         joined = dict(record)
         for metric in self._metrics:
@@ -55,19 +66,23 @@ def load_baseline(
         rows, environment = _read_csv(path, columns), {}
     if not cross_device:
         for name in _MACHINE:
-            old = environment.get(name)
-            if old and machine.get(name) and old != machine[name]:
-                raise UsageError(
-                    f"--baseline: {path} was measured with {name} {old}, this run has "
-                    f"{machine[name]}",
-                    hint="--cross-device compares all the same",
-                )
-    identity = [c.name for c in columns if c.identity and not (cross_device and c.name in _MACHINE)]
+            _refuse_other(path, name, environment.get(name), machine.get(name))
+    identity = [c.name for c in columns if c.identity and c.name not in _MACHINE]
     if rows and (absent := [name for name in identity if name not in rows[0]]):
         raise UsageError(f"--baseline: {path} lacks the column {absent[0]!r}")
     metrics = [c for c in columns if not c.identity and c.type in ("int", "float")]
     added = tuple(column for metric in metrics for column in _added(metric))
-    return Baseline(added, identity, metrics, {_key(row, identity): row for row in rows})
+    by_key = {_key(row, identity): row for row in rows}
+    return Baseline(path, added, identity, metrics, by_key, cross_device)
+
+
+def _refuse_other(path: Path, name: str, old: object, new: object) -> None:
+    """Raises if a device or dtype is known on both sides and differs."""
+    if old and new and old != new:
+        raise UsageError(
+            f"--baseline: {path} has {name} {old}, this run {new}",
+            hint="--cross-device compares all the same",
+        )
 
 
 def _added(metric: Column) -> tuple[Column, Column]:

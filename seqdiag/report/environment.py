@@ -22,7 +22,7 @@ def environment(device: str, dtype: str, seed: int | None) -> dict[str, Any]:
         "packages": {name: _version(name) for name in _PACKAGES},
         "device": device,
         "threads": torch.get_num_threads() if torch is not None else None,
-        "dtype": dtype,
+        "dtype": dtype or None,
         "seed": seed,
     }
 

@@ -10,6 +10,7 @@ import pandas as pd
 from seqdiag.report.schema import Column, Record
 
 _DTYPES: dict[str, Any] = {"int": "Int64", "float": "Float64", "bool": "boolean", "str": "string"}
+_MOST = 2**63 - 1
 
 
 def to_frame(columns: Sequence[Column], records: Sequence[Record]) -> pd.DataFrame:
@@ -23,10 +24,10 @@ def to_frame(columns: Sequence[Column], records: Sequence[Record]) -> pd.DataFra
 
 
 def _series(column: Column, values: list[Any]) -> pd.Series[Any]:
-    try:
-        series: pd.Series[Any] = pd.Series(values, dtype=_DTYPES[column.type])
-    except OverflowError:  # beyond 2^63: exact Python integers rather than rounded floats
-        series = pd.Series(values, dtype=object)
+    dtype = _DTYPES[column.type]
+    if column.type == "int" and any(value is not None and abs(value) > _MOST for value in values):
+        dtype = object  # exact Python integers rather than rounded floats
+    series: pd.Series[Any] = pd.Series(values, dtype=dtype)
     return series
 
 

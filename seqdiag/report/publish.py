@@ -120,9 +120,9 @@ class _Run:
             record = record_of(row)
             if self._baseline is not None:
                 record = self._baseline.join(record)
+            self._begin()
             self._rows.append(row)
             self._records.append(record)
-            self._begin()
             self._writer.row(record)
 
     def finish(self) -> int:

@@ -116,8 +116,7 @@ def _build(
         table.add_column(
             _folded(column.name) if fold_headers else column.name,
             justify="left" if column.type in ("str", "bool") else "right",
-            no_wrap=not fold,
-            overflow="fold" if fold else "ignore",
+            overflow="fold",
             max_width=_NOTE_WIDTH if fold else None,
         )
     for record in records:

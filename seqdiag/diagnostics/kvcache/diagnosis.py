@@ -40,7 +40,7 @@ def _by_model(spec: KvcacheSpec, subjects: list[Subject]) -> Diagnosis:
         conclude=lambda rows: by_model.conclude(rows, against),
         plot=by_model.PLOT,
         device=device,
-        dtype=spec.dtype or "each model's own",
+        dtype=spec.dtype or "",
     )
 
 
@@ -56,5 +56,5 @@ def _by_layer(spec: KvcacheSpec, subjects: list[Subject]) -> Diagnosis:
         total=sum(len(subject.layout.layers) for subject in subjects) * len(spec.ctx),
         conclude=lambda rows: [],
         device=device,
-        dtype=spec.dtype or "each model's own",
+        dtype=spec.dtype or "",
     )

@@ -36,7 +36,8 @@ def read_heads(fields: Fields, defaults: ClassDefaults) -> tuple[int, int]:
     elif fields.has("head_dim"):
         head_dim = fields.integer("head_dim")
     else:
-        head_dim = fields.integer("hidden_size") // fields.integer("num_attention_heads")
+        heads = fields.integer("num_attention_heads")
+        head_dim = fields.integer("hidden_size", minimum=heads) // heads
     return kv_heads, head_dim
 
 
