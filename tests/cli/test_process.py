@@ -114,10 +114,12 @@ def test_interrupted(tmp_path: Path) -> None:
     assert process.returncode == 130
     assert "interrupted after" in errors
     assert "Traceback" not in errors
-    kept = (tmp_path / "r.csv.partial").read_text()
-    assert kept.startswith("subject,seed")
-    assert len(kept.splitlines()) > 50
-    assert kept == screen.read_text()
+    kept = (tmp_path / "r.csv.partial").read_text().splitlines()
+    shown = screen.read_text().splitlines()
+    assert kept[0].startswith("subject,seed")
+    assert len(kept) > 50
+    assert abs(len(kept) - len(shown)) <= 1, "the signal may fall between the two"
+    assert all(ours == theirs for ours, theirs in zip(kept, shown, strict=False))
     assert not out.exists()
 
 
