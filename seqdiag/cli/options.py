@@ -143,6 +143,9 @@ def command(
 
         @functools.wraps(function)
         def run(context_: typer.Context, **given: Any) -> None:
+            # Older Typers take no default from a file for a list of arguments.
+            for name, value in (context_.default_map or {}).items():
+                given[name] = value if given[name] in (None, (), []) else given[name]
             common = {p.name: given.pop(p.name) for p in shared}
             options = _shared_options(**common)
             diagnosis = listing() if common["list_"] else function(**given)
