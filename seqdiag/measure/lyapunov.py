@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.func import jacrev, vmap
 
-from seqdiag.models.recurrent import Recurrent, State
+from seqdiag.models.mixer import State
+from seqdiag.models.recurrent import Recurrent
 
 _CHUNK_ELEMENTS = 2**22
 _DIRECTIONS = 512
@@ -51,7 +52,7 @@ def step_jacobians(layer: Recurrent, x: Tensor, states: Tensor) -> Tensor:
 
 def _trajectory(layer: Recurrent, x: Tensor) -> Tensor:
     """Returns the state before each step, (T, S)."""
-    state = layer.init_state(1, x)
+    state = layer.init_state(1)
     states = []
     for x_t in x:
         states.append(_pack(state))

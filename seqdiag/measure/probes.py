@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seqdiag.models.recurrent import Recurrent, State
+from seqdiag.models.mixer import State
+from seqdiag.models.recurrent import Recurrent
 
 Run = Callable[[Tensor], Tensor]
 """Maps inputs (B, T, D) to outputs (B, T, ...)."""
@@ -118,7 +119,7 @@ def _by_segments(layer: Recurrent, x: Tensor) -> Tensor:
     so neither a vanishing nor an exploding gradient leaves the range.
     """
     segments = torch.split(x, _SEGMENT, dim=1)
-    starts = [layer.init_state(x.shape[0], x)]
+    starts = [layer.init_state(x.shape[0])]
     with torch.no_grad():
         for segment in segments[:-1]:
             starts.append(layer.scan(segment, starts[-1])[1])

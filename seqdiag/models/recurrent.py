@@ -6,7 +6,6 @@ state is a tuple of (B, H) tensors. Gate orders are PyTorch's: i, f, g, o and r,
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Literal
 
@@ -14,33 +13,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-State = tuple[Tensor, ...]
+from seqdiag.models.mixer import Mixer, State
+
 Init = Literal["default", "orthogonal", "identity"]
 
 
-class Recurrent(nn.Module, ABC):
-    """A layer (B, T, D) -> (B, T, H) with a fixed state."""
+class Recurrent(Mixer):
+    """A layer whose state is a few (B, H) tensors, with H the width."""
 
     n_states = 1
 
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.width = width
-
-    def init_state(self, batch: int, like: Tensor) -> State:
-        """Returns the zero state in the dtype and on the device of `like`."""
-        return tuple(like.new_zeros(batch, self.width) for _ in range(self.n_states))
-
-    @abstractmethod
-    def scan(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """Returns the outputs (B, T, H) and the state after the last step."""
-
-    @abstractmethod
-    def step(self, x_t: Tensor, state: State) -> tuple[Tensor, State]:
-        """Returns the output (B, H) of one step and the next state."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.scan(x, self.init_state(x.shape[0], x))[0]
+    def init_state(self, batch: int) -> State:
+        return tuple(self._zeros(batch, self.width) for _ in range(self.n_states))
 
 
 class RNN(Recurrent):
@@ -115,7 +99,8 @@ class LinearRecurrence(Recurrent):
 
     def __init__(self, width: int, multiplier: float) -> None:
         super().__init__(width)
-        self.multiplier = multiplier
+        self.multiplier = multiplier  # a number, so that no cast rounds it
+        self.register_buffer("anchor", torch.zeros(0), persistent=False)
 
     def scan(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         outputs = []

@@ -27,7 +27,7 @@ def test_scan_is_step_by_step(name: str, steps: int) -> None:
     torch.manual_seed(0)
     layer: Recurrent = LAYERS[name]().double()
     x = torch.randn(3, steps, 7, dtype=torch.float64)
-    start = tuple(torch.randn_like(part) for part in layer.init_state(3, x))
+    start = tuple(torch.randn_like(part) for part in layer.init_state(3))
     y, end = layer.scan(x, start)
     state, outputs = start, []
     for x_t in x.unbind(1):
@@ -43,7 +43,7 @@ def test_split_at_an_odd_point(name: str) -> None:
     torch.manual_seed(0)
     layer: Recurrent = LAYERS[name]().double()
     x = torch.randn(2, 21, 7, dtype=torch.float64)
-    first, state = layer.scan(x[:, :13], layer.init_state(2, x))
+    first, state = layer.scan(x[:, :13], layer.init_state(2))
     second, _ = layer.scan(x[:, 13:], state)
     torch.testing.assert_close(layer(x), torch.cat([first, second], 1), rtol=1e-12, atol=1e-14)
 
