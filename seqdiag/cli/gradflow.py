@@ -37,7 +37,7 @@ def gradflow(
     arch: Annotated[
         str | None,
         typer.Option(
-            help="Layers to probe: rnn, lstm, gru, linear. Default: rnn,lstm,gru.", metavar="LIST"
+            help="Layers and stacks to probe, see --list. Default: rnn,lstm,gru.", metavar="LIST"
         ),
     ] = None,
     model: Annotated[
@@ -51,7 +51,12 @@ def gradflow(
     hidden: Annotated[str, typer.Option(help="Width of input and state.", metavar="N")] = "32",
     batch: Annotated[str, typer.Option(help="Sequences at once.", metavar="N")] = "1",
     by: Annotated[
-        str, typer.Option(help="time: a row per step; summary: a row per subject.", metavar="VIEW")
+        str,
+        typer.Option(
+            help="A row per step (time), subject (summary), layer, layer and step (cell), lag of "
+            "the state's Jacobian (jacobian), or key dimension of a softmax (logits).",
+            metavar="VIEW",
+        ),
     ] = "time",
     steps_back: Annotated[
         str | None,
@@ -73,6 +78,30 @@ def gradflow(
     device: Annotated[
         str, typer.Option(help="auto, cpu, cuda or cuda:N.", metavar="NAME")
     ] = "auto",
+    jacobian: Annotated[bool, typer.Option("--jacobian", help="Short for --by jacobian.")] = False,
+    reduce: Annotated[
+        str | None,
+        typer.Option(
+            help="Loss at the last step: sum, or a random direction, which cannot cancel. Default: "
+            "sum for recurrent layers, random otherwise.",
+            metavar="NAME",
+        ),
+    ] = None,
+    after_steps: Annotated[
+        str, typer.Option(help="Train this many steps on a copy task first.", metavar="N")
+    ] = "0",
+    lr: Annotated[
+        str, typer.Option(help="Of those steps: Adam, no warm-up.", metavar="X")
+    ] = "1e-3",
+    d_k: Annotated[
+        str, typer.Option(help="Key dimensions for --by logits.", metavar="LIST")
+    ] = "4,16,64,256,1024",
+    depth: Annotated[str | None, _layer("Stack a layer in this many blocks.")] = None,
+    norm: Annotated[str | None, _layer("Of blocks: pre, post, peri or deepnorm.", "NAME")] = None,
+    norm_type: Annotated[str | None, _layer("layer or rms.", "NAME")] = None,
+    pattern: Annotated[
+        str | None, _layer("A stack by letters, such as mmma; see --list.", "LETTERS")
+    ] = None,
     multiplier: Annotated[
         str, _layer("For linear: a of h_t = a h_{t-1} + x_t.", "LIST")
     ] = "0.9,0.99,1.0,1.1",
@@ -114,7 +143,7 @@ def gradflow(
             seq_len=parse("--seq-len", parse_count, seq_len),
             hidden=parse("--hidden", parse_count, hidden),
             batch=parse("--batch", parse_count, batch),
-            by=choose("--by", by, ("time", "summary")),
+            by="jacobian" if jacobian else choose("--by", by, VIEWS),
             steps_back=parse_optional("--steps-back", _lags, steps_back),
             horizon_ratio=parse("--horizon-ratio", parse_float, horizon_ratio),
             seed=parse("--seed", _seed, seed),
@@ -131,8 +160,25 @@ def gradflow(
             layout=choose("--layout", layout, ("btd", "tbd", "bdt")),
             pick=pick,
             train_mode=train_mode,
+            depth=parse_optional("--depth", parse_count, depth),
+            norm=choose("--norm", norm, NORMS),
+            norm_type=choose("--norm-type", norm_type, NORM_TYPES),
+            pattern=pattern,
+            reduce=choose("--reduce", reduce, ("sum", "random")),
+            after_steps=parse("--after-steps", _lag, after_steps),
+            lr=parse("--lr", parse_float, lr),
+            d_k=parse("--d-k", parse_counts, d_k),
         )
     )
+
+
+VIEWS = ("time", "summary", "layer", "cell", "logits", "jacobian")
+NORMS = ("pre", "post", "peri", "deepnorm")
+NORM_TYPES = ("layer", "rms")
+
+
+def _lag(text: str) -> int:
+    return parse_count(text, minimum=0)
 
 
 def _lags(text: str) -> tuple[int, ...]:

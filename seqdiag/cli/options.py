@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from seqdiag.report.result import Diagnosis
 
 T = TypeVar("T")
-Choice = TypeVar("Choice", bound=str)
 
 _NOT_IN_FILES = {"config", "list_", "debug", "help"}
 
@@ -187,9 +186,8 @@ def parse_optional(option: str, parser: Callable[[str], T], text: str | None) ->
     return None if text is None else parse(option, parser, text)
 
 
-def choose(option: str, value: str, accepted: tuple[Choice, ...]) -> Choice:
-    """Returns `value` if it is one of `accepted`."""
-    for name in accepted:
-        if value == name:
-            return name
-    raise UsageError(f"{option}: {value!r} is not one of {', '.join(accepted)}")
+def choose(option: str, value: str | None, accepted: tuple[str, ...]) -> Any:
+    """Returns `value` if it is one of `accepted` or not given; typed as the `Literal` it is for."""
+    if value is not None and value not in accepted:
+        raise UsageError(f"{option}: {value!r} is not one of {', '.join(accepted)}")
+    return value

@@ -38,10 +38,13 @@ def kvcache_listing() -> Diagnosis:
 
 
 def gradflow_listing() -> Diagnosis:
-    """Returns the built-in layers of `gradflow`."""
-    from seqdiag.models.subjects import ARCHITECTURES
+    """Returns the layers and stacks of `gradflow`, and the letters of a pattern."""
+    from seqdiag.models.registry import LETTERS
+    from seqdiag.models.subjects import architectures
 
-    return _listing("gradflow", [ListRow("arch", n, "ok", d) for n, d in ARCHITECTURES.items()])
+    rows = [ListRow("arch", name, "ok", what) for name, what in architectures().items()]
+    rows += [ListRow("pattern letter", letter, "ok", name) for letter, name in LETTERS.items()]
+    return _listing("gradflow", rows)
 
 
 def _listing(command: str, rows: list[ListRow]) -> Diagnosis:

@@ -27,7 +27,7 @@ def leading_exponent(layer: Recurrent, x: Tensor) -> float:
 
 
 def _exponent(layer: Recurrent, x: Tensor) -> Tensor:
-    states = _trajectory(layer, x)
+    states = trajectory(layer, x)
     size = states.shape[1]
     directions = torch.eye(size, min(size, _DIRECTIONS), dtype=x.dtype, device=x.device)
     logs = x.new_zeros(directions.shape[1])
@@ -50,7 +50,7 @@ def step_jacobians(layer: Recurrent, x: Tensor, states: Tensor) -> Tensor:
     return jacobians
 
 
-def _trajectory(layer: Recurrent, x: Tensor) -> Tensor:
+def trajectory(layer: Recurrent, x: Tensor) -> Tensor:
     """Returns the state before each step, (T, S)."""
     state = layer.init_state(1)
     states = []

@@ -18,6 +18,8 @@ from seqdiag.models.recurrent import Recurrent
 
 Run = Callable[[Tensor], Tensor]
 """Maps inputs (B, T, D) to outputs (B, T, ...)."""
+Reduce = Callable[[Tensor], Tensor]
+"""Maps the outputs of the last step (B, ...) to the loss."""
 
 _SAFE = 960
 """Powers of two within +-960 are computed without loss in float64, whose range is +-1022."""
@@ -38,15 +40,30 @@ class Profile:
     """Where the norm is zero although there is a gradient, or there may be one."""
 
 
-def input_gradient(run: Run, x: Tensor, scale: float = 1.0) -> Tensor:
-    """Returns d(scale * sum of the last output step) / dx, (B, T, D).
+def along_random(seed: int) -> Reduce:
+    """Returns the loss along one random unit direction of the output, the same for every batch.
+
+    Unlike a sum it cannot cancel: the sum over the features of a LayerNorm is a constant.
+    """
+
+    def reduce(last: Tensor) -> Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        direction = torch.randn(last.shape[1:], generator=generator, dtype=torch.float64)
+        loss: Tensor = (last * (direction / direction.norm()).to(last)).sum()
+        return loss
+
+    return reduce
+
+
+def input_gradient(run: Run, x: Tensor, scale: float = 1.0, reduce: Reduce = torch.sum) -> Tensor:
+    """Returns d(scale * loss of the last output step) / dx, (B, T, D).
 
     `scale` multiplies the gradient that flows in, not the loss, so the loss cannot overflow.
     """
     leaf = x.detach().requires_grad_()
     # cuDNN's recurrent layers have no backward in eval mode.
     with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
-        loss = run(leaf)[:, -1].sum()
+        loss = reduce(run(leaf)[:, -1])
         (gradient,) = torch.autograd.grad(
             loss, leaf, grad_outputs=loss.new_full((), scale), allow_unused=True
         )
@@ -62,16 +79,21 @@ def step_norms(gradient: Tensor) -> tuple[Tensor, Tensor]:
     return safe * unit, safe.log2() + unit.log2()
 
 
-def profile_float64(run: Run, x: Tensor, recurrent: Recurrent | None = None) -> Profile:
+def profile_float64(
+    run: Run, x: Tensor, recurrent: Recurrent | None = None, reduce: Reduce = torch.sum
+) -> Profile:
     """Returns the profile in float64; `x` and the parameters behind `run` are float64.
 
     A recurrent layer whose gradient leaves the range is differentiated segment by segment, which
     has no floor. Any other module is run again with the gradient scaled by 2^1000 and 2^-1000.
     """
-    norms, log2 = step_norms(input_gradient(run, x))
+    norms, log2 = step_norms(input_gradient(run, x, reduce=reduce))
     unsafe = ~(log2.abs() < _SAFE)
     if bool(unsafe.any()) and not bool(norms.isnan().any()):
-        log2 = _by_segments(recurrent, x) if recurrent is not None else _rescaled(run, x, log2)
+        if recurrent is not None:
+            log2 = _by_segments(recurrent, x, reduce)
+        else:
+            log2 = _rescaled(run, x, log2, reduce)
         norms = torch.where(unsafe, _exp2(log2), norms)
     log10 = log2 * math.log10(2.0)
     lowest = log10[log10.isfinite()].min().item() if bool(log10.isfinite().any()) else 0.0
@@ -104,15 +126,15 @@ def _exp2(log2: Tensor) -> Tensor:
     return torch.exp2(log2)  # 0 or inf beyond the range: the logarithm stays finite
 
 
-def _rescaled(run: Run, x: Tensor, log2: Tensor) -> Tensor:
+def _rescaled(run: Run, x: Tensor, log2: Tensor, reduce: Reduce) -> Tensor:
     for exponent in (1000, -1000):
-        again = step_norms(input_gradient(run, x, 2.0**exponent))[1] - exponent
+        again = step_norms(input_gradient(run, x, 2.0**exponent, reduce))[1] - exponent
         better = ~(log2.abs() < _SAFE) & again.isfinite()
         log2 = torch.where(better, again, log2)
     return log2
 
 
-def _by_segments(layer: Recurrent, x: Tensor) -> Tensor:
+def _by_segments(layer: Recurrent, x: Tensor, reduce: Reduce) -> Tensor:
     """Returns log2 of the norm at each step, (T,), by backpropagation in segments.
 
     Between segments the gradient of the state is divided by a power of two that is remembered,
@@ -127,7 +149,7 @@ def _by_segments(layer: Recurrent, x: Tensor) -> Tensor:
     exponent = 0
     pieces: list[Tensor] = []
     for segment, start in zip(reversed(segments), reversed(starts), strict=True):
-        gradient, upstream = _segment_gradient(layer, segment, start, upstream)
+        gradient, upstream = _segment_gradient(layer, segment, start, upstream, reduce)
         pieces.append(step_norms(gradient)[1] + exponent)
         largest = max(part.abs().max().item() for part in upstream)
         if largest > 0 and math.isfinite(largest):
@@ -138,7 +160,7 @@ def _by_segments(layer: Recurrent, x: Tensor) -> Tensor:
 
 
 def _segment_gradient(
-    layer: Recurrent, segment: Tensor, start: State, upstream: State | None
+    layer: Recurrent, segment: Tensor, start: State, upstream: State | None, reduce: Reduce
 ) -> tuple[Tensor, State]:
     """Returns the gradient at a segment's inputs and at the state it starts from."""
     inputs = segment.detach().requires_grad_()
@@ -146,7 +168,7 @@ def _segment_gradient(
     with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
         outputs, end = layer.scan(inputs, state)
         if upstream is None:
-            targets: State = (outputs[:, -1].sum(),)
+            targets: State = (reduce(outputs[:, -1]),)
         else:
             targets = end
         gradients = torch.autograd.grad(targets, (inputs, *state), upstream, allow_unused=True)

@@ -6,7 +6,6 @@ state is a tuple of (B, H) tensors. Gate orders are PyTorch's: i, f, g, o and r,
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -142,6 +141,3 @@ def _weights(core: nn.RNNBase) -> list[nn.Parameter]:
     """Returns W_ih, W_hh, b_ih, b_hh of a one-layer core."""
     weights: list[list[nn.Parameter]] = core.all_weights
     return weights[0]
-
-
-RECURRENT: dict[str, Callable[[int], Recurrent]] = {"rnn": RNN, "lstm": LSTM, "gru": GRU}

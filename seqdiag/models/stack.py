@@ -80,6 +80,10 @@ class Stack(Mixer):
             outputs.append(block(outputs[-1]))
         return outputs
 
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.norm(self.layer_outputs(x)[-1])
+        return out
+
     def init_state(self, batch: int) -> State:
         count = torch.zeros((), dtype=torch.int64)
         return count, tuple(block.init_state(batch) for block in self._blocks())

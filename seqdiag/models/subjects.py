@@ -1,4 +1,4 @@
-"""The built-in subjects: recurrent layers drawn from one stream, as the articles draw them."""
+"""The built-in subjects: layers and stacks drawn from one stream, as the articles draw them."""
 
 from __future__ import annotations
 
@@ -9,50 +9,78 @@ import torch
 from torch import Tensor
 
 from seqdiag.errors import UsageError, unknown
-from seqdiag.models.recurrent import (
-    GRU,
-    LSTM,
-    RECURRENT,
-    RNN,
-    Init,
-    LinearRecurrence,
-    Recurrent,
-    initialise,
+from seqdiag.models.block import Norm, NormType
+from seqdiag.models.mixer import Mixer
+from seqdiag.models.recurrent import GRU, LSTM, RNN, Init, LinearRecurrence, initialise
+from seqdiag.models.registry import MIXERS, build_mixer
+from seqdiag.models.stack import (
+    Stack,
+    StackSpec,
+    architecture_names,
+    load_architecture,
+    with_style,
 )
 
-ARCHITECTURES = {
-    "rnn": "torch.nn.RNN, h_t = tanh(W x_t + U h_{t-1} + b)",
-    "lstm": "torch.nn.LSTM",
-    "gru": "torch.nn.GRU",
-    "linear": "h_t = a h_{t-1} + x_t, one subject for each --multiplier",
-}
+LINEAR = "linear"
 
 
 @dataclass(frozen=True, slots=True)
-class RecurrentOptions:
-    """How the built-in layers are made."""
+class SubjectOptions:
+    """How the built-in subjects are made."""
 
     width: int
     init: Init = "default"
     nonlinearity: Literal["tanh", "relu"] = "tanh"
     forget_bias: float | None = None
     multipliers: tuple[float, ...] = (0.9, 0.99, 1.0, 1.1)
+    depth: int | None = None
+    norm: Norm | None = None
+    norm_type: NormType | None = None
+    pattern: str | None = None
+
+    @property
+    def stacks(self) -> bool:
+        """Whether a single layer is to be stacked in blocks."""
+        return not (self.depth is None and self.norm is None and self.norm_type is None)
 
 
-def check_architectures(names: tuple[str, ...], options: RecurrentOptions) -> None:
+def architectures() -> dict[str, str]:
+    """Returns every built-in subject with what it is."""
+    known = {LINEAR: "h_t = a h_{t-1} + x_t, one subject for each --multiplier"}
+    known.update((name, entry.description) for name, entry in MIXERS.items())
+    known.update((name, f"configs/architectures/{name}.toml") for name in architecture_names())
+    return known
+
+
+def check_architectures(names: tuple[str, ...], options: SubjectOptions) -> None:
     """Raises `UsageError` for an unknown name or an option that none of `names` has."""
+    known = architectures()
     for name in names:
-        if name not in ARCHITECTURES:
-            raise unknown("--arch", name, ARCHITECTURES)
+        if name not in known:
+            raise unknown("--arch", name, known)
     if options.forget_bias is not None and "lstm" not in names:
         raise UsageError("--forget-bias is of lstm, which is not among --arch")
     if options.nonlinearity != "tanh" and "rnn" not in names:
         raise UsageError("--nonlinearity is of rnn, which is not among --arch")
+    if options.init != "default" and not {"rnn", "lstm", "gru"} & set(names):
+        raise UsageError("--init is of rnn, lstm and gru, none of which is among --arch")
+    if options.stacks and names == (LINEAR,):
+        raise UsageError("--depth and --norm stack layers; linear is one by itself")
+    if options.pattern is not None:
+        StackSpec(options.pattern).layers  # noqa: B018 - raises for an unknown letter
+
+
+def subject_names(names: tuple[str, ...], options: SubjectOptions) -> list[str]:
+    """Returns the subjects in order: one for each multiplier of `linear`, and the pattern last."""
+    subjects = []
+    for name in names:
+        subjects += [f"linear({a:g})" for a in options.multipliers] if name == LINEAR else [name]
+    return subjects + ([options.pattern] if options.pattern is not None else [])
 
 
 def draw_subjects(
-    names: tuple[str, ...], options: RecurrentOptions, batch: int, seq_len: int, seed: int
-) -> tuple[Tensor, dict[str, Recurrent]]:
+    names: tuple[str, ...], options: SubjectOptions, batch: int, seq_len: int, seed: int
+) -> tuple[Tensor, dict[str, Mixer]]:
     """Returns inputs (B, T, D) and the layers by subject name, all in float32.
 
     One stream seeded by `seed`: the inputs first, then the layers in the order of `names`. Torch's
@@ -61,23 +89,41 @@ def draw_subjects(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         x = torch.randn(batch, seq_len, options.width)
-        layers: dict[str, Recurrent] = {}
+        layers: dict[str, Mixer] = {}
         for name in names:
-            if name == "linear":
+            if name == LINEAR:
                 for a in options.multipliers:
                     layers[f"linear({a:g})"] = LinearRecurrence(options.width, a)
             else:
                 layers[name] = _draw(name, options)
+        if options.pattern is not None:
+            layers[options.pattern] = _stack(StackSpec(options.pattern), options)
     return x, layers
 
 
-def _draw(name: str, options: RecurrentOptions) -> Recurrent:
-    if name == "rnn":
-        layer: Recurrent = RNN(options.width, options.nonlinearity)
-    else:
-        layer = RECURRENT[name](options.width)
+def _draw(name: str, options: SubjectOptions) -> Mixer:
+    if name in architecture_names():
+        return _stack(load_architecture(name), options)
+    if options.stacks:
+        return _stack(StackSpec(MIXERS[name].letter, options={name: _own(name, options)}), options)
+    layer = build_mixer(name, options.width, _own(name, options))
+    _initialise(layer, options)
+    return layer
+
+
+def _own(name: str, options: SubjectOptions) -> dict[str, object]:
+    return {"nonlinearity": options.nonlinearity} if name == "rnn" else {}
+
+
+def _stack(spec: StackSpec, options: SubjectOptions) -> Stack:
+    stack = Stack(options.width, with_style(spec, options.depth, options.norm, options.norm_type))
+    for layer in stack.modules():
+        _initialise(layer, options)
+    return stack
+
+
+def _initialise(layer: torch.nn.Module, options: SubjectOptions) -> None:
     if options.init != "default" and isinstance(layer, RNN | LSTM | GRU):
         initialise(layer, options.init)
     if options.forget_bias is not None and isinstance(layer, LSTM):
         layer.set_forget_bias(options.forget_bias)
-    return layer

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from seqdiag.errors import UnavailableError, UsageError
 from seqdiag.report.result import PlotSpec
-from seqdiag.report.schema import Record
+from seqdiag.report.schema import Record, Value
 
 _SUFFIXES = (".png", ".svg")
 
@@ -26,17 +28,27 @@ def check_plot(path: Path, spec: PlotSpec | None) -> None:
 
 
 def draw(path: Path, image_format: str, spec: PlotSpec, records: Sequence[Record]) -> None:
-    """Writes one line for each value of the series column; rows without a value are left out."""
+    """Writes a line, or a heat map, for each value of the series; missing values are left out."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    axes = figure.add_subplot()
-    for name in dict.fromkeys(record[spec.series] for record in records):
+    series = list(dict.fromkeys(record[spec.series] for record in records))
+    by_series = {name: [r for r in records if r[spec.series] == name] for name in series}
+    if spec.heat is not None:
+        figure = Figure(figsize=(7, 1 + 3 * max(1, len(series))), layout="constrained")
+        for index, (name, own) in enumerate(by_series.items()):
+            _heat(figure, figure.add_subplot(len(series), 1, index + 1), spec, str(name), own)
+    else:
+        figure = Figure(figsize=(7, 4.5), layout="constrained")
+        _lines(figure.add_subplot(), spec, by_series)
+    figure.savefig(path, format=image_format, dpi=150)
+
+
+def _lines(axes: Any, spec: PlotSpec, by_series: Mapping[Value, Sequence[Record]]) -> None:
+    for name, records in by_series.items():
         points = sorted(
             (x, y)
             for record in records
-            if record[spec.series] == name
-            and isinstance(x := record[spec.x], int | float)
+            if isinstance(x := record[spec.x], int | float)
             and isinstance(y := record[spec.y], int | float)
             and (x > 0 or not spec.log_x)
             and (y > 0 or not spec.log_y)
@@ -49,5 +61,23 @@ def draw(path: Path, image_format: str, spec: PlotSpec, records: Sequence[Record
     if spec.log_y:
         axes.set_yscale("log", base=2)
     axes.grid(visible=True, which="major", alpha=0.3)
-    axes.legend()
-    figure.savefig(path, format=image_format, dpi=150)
+    axes.legend(title=spec.series)
+
+
+def _heat(figure: Any, axes: Any, spec: PlotSpec, name: str, records: Sequence[Record]) -> None:
+    assert spec.heat is not None
+    xs, ys = (sorted({record[key] for record in records}) for key in (spec.x, spec.y))  # type: ignore[type-var]
+    values = {(r[spec.x], r[spec.y]): r[spec.heat] for r in records}
+    grid = [[_number(values.get((x, y))) for x in xs] for y in ys]
+    image = axes.pcolormesh(range(len(xs) + 1), range(len(ys) + 1), grid)
+    for ticks, labels, place in ((xs, xs, axes.set_xticks), (ys, ys, axes.set_yticks)):
+        every = max(1, len(ticks) // 10)
+        place([i + 0.5 for i in range(0, len(ticks), every)], [str(v) for v in labels[::every]])
+    axes.set_title(name)
+    axes.set_xlabel(spec.x_label)
+    axes.set_ylabel(spec.y_label)
+    figure.colorbar(image, ax=axes, label=spec.heat_label)
+
+
+def _number(value: Value) -> float:
+    return float(value) if isinstance(value, int | float) else math.nan

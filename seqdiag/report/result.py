@@ -23,6 +23,9 @@ class PlotSpec:
     y_label: str
     log_x: bool = False
     log_y: bool = False
+    heat: str | None = None
+    """The column that colours the plane of x and y, for a heat map instead of lines."""
+    heat_label: str = ""
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from torch import nn
 
 from seqdiag.errors import UsageError
 from seqdiag.models.recurrent import GRU, LSTM, RNN, LinearRecurrence, Recurrent, initialise
-from seqdiag.models.subjects import RecurrentOptions, check_architectures, draw_subjects
+from seqdiag.models.subjects import SubjectOptions, check_architectures, draw_subjects
 
 LAYERS = {
     "rnn": lambda: RNN(7),
@@ -53,7 +53,7 @@ def test_one_stream_in_the_order_listed() -> None:
     x = torch.randn(2, 9, 4)
     modules = [nn.GRU(4, 4), nn.RNN(4, 4)]
     before = torch.random.get_rng_state()
-    drawn, layers = draw_subjects(("gru", "linear", "rnn"), RecurrentOptions(4), 2, 9, 5)
+    drawn, layers = draw_subjects(("gru", "linear", "rnn"), SubjectOptions(4), 2, 9, 5)
     assert torch.equal(torch.random.get_rng_state(), before), "the global stream is left alone"
     assert torch.equal(drawn, x)
     assert list(layers) == ["gru", "linear(0.9)", "linear(0.99)", "linear(1)", "linear(1.1)", "rnn"]
@@ -63,8 +63,8 @@ def test_one_stream_in_the_order_listed() -> None:
 
 
 def test_forget_bias_is_effective_and_leaves_the_rest() -> None:
-    plain = draw_subjects(("lstm",), RecurrentOptions(4), 1, 2, 0)[1]["lstm"].core
-    biased = draw_subjects(("lstm",), RecurrentOptions(4, forget_bias=2.0), 1, 2, 0)[1]["lstm"].core
+    plain = draw_subjects(("lstm",), SubjectOptions(4), 1, 2, 0)[1]["lstm"].core
+    biased = draw_subjects(("lstm",), SubjectOptions(4, forget_bias=2.0), 1, 2, 0)[1]["lstm"].core
     both = biased.bias_ih_l0 + biased.bias_hh_l0
     assert torch.equal(both[4:8], torch.full((4,), 2.0))
     for part in (slice(0, 4), slice(8, 16)):
@@ -100,7 +100,7 @@ def test_options_that_fit_no_subject_are_refused(
     names: tuple[str, ...], options: dict[str, object]
 ) -> None:
     with pytest.raises(UsageError):
-        check_architectures(names, RecurrentOptions(4, **options))  # type: ignore[arg-type]
+        check_architectures(names, SubjectOptions(4, **options))  # type: ignore[arg-type]
 
 
 def test_gradient_of_the_article() -> None:

@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from seqdiag.diagnostics.gradflow.measuring import Measured
+import torch
+
+from seqdiag.diagnostics.gradflow.measuring import profiles
 from seqdiag.diagnostics.gradflow.spec import GradflowSpec
 from seqdiag.measure.decay import decay_per_step, horizon
 from seqdiag.measure.probes import Profile
@@ -57,9 +59,9 @@ def headline(spec: GradflowSpec) -> Callable[[TimeRow], bool]:
     return lambda row: row.steps_back in lags
 
 
-def rows(spec: GradflowSpec, measured: Iterator[Measured]) -> Iterator[TimeRow]:
+def rows(spec: GradflowSpec, device: torch.device) -> Iterator[TimeRow]:
     """Yields the steps from first to last."""
-    for one in measured:
+    for one in profiles(spec, device):
         lost = sum(one.profile.underflowed) if one.profile else 0
         for lag in sorted(_lags(spec), reverse=True):
             step = spec.seq_len - 1 - lag

@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
-from seqdiag.diagnostics.gradflow import by_summary, by_time
-from seqdiag.diagnostics.gradflow.measuring import measure
-from seqdiag.diagnostics.gradflow.spec import GradflowSpec
+from seqdiag.diagnostics.gradflow import (
+    by_cell,
+    by_jacobian,
+    by_layer,
+    by_logits,
+    by_summary,
+    by_time,
+)
+from seqdiag.diagnostics.gradflow.spec import GradflowSpec, View
 from seqdiag.measure.device import resolve_device
 from seqdiag.report.result import Diagnosis
+
+VIEWS: dict[View, Any] = {
+    "time": by_time,
+    "summary": by_summary,
+    "layer": by_layer,
+    "cell": by_cell,
+    "logits": by_logits,
+    "jacobian": by_jacobian,
+}
+"""To add a view: a module with `row_type`, `rows`, `count`, `conclude`, `headline` and `PLOT`."""
 
 
 def gradflow(spec: GradflowSpec) -> Diagnosis:
@@ -19,12 +36,12 @@ def gradflow(spec: GradflowSpec) -> Diagnosis:
     """
     spec.check()
     device, label = resolve_device(spec.device)
-    view = {"time": by_time, "summary": by_summary}[spec.by]
+    view = VIEWS[spec.by]
     return Diagnosis(
         command="gradflow",
         spec=dataclasses.asdict(spec),
         row_type=view.row_type(spec),
-        rows=view.rows(spec, measure(spec, device)),
+        rows=view.rows(spec, device),
         total=view.count(spec),
         conclude=lambda rows: view.conclude(spec, rows),
         plot=view.PLOT,

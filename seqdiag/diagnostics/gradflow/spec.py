@@ -7,10 +7,12 @@ from typing import Literal
 
 from seqdiag.errors import UsageError
 from seqdiag.models.adapting import InputKind, Layout
+from seqdiag.models.block import Norm, NormType
 from seqdiag.models.recurrent import Init
-from seqdiag.models.subjects import RecurrentOptions, check_architectures
+from seqdiag.models.subjects import SubjectOptions, check_architectures, subject_names
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
+View = Literal["time", "summary", "layer", "cell", "logits", "jacobian"]
 DEFAULT_ARCH = ("rnn", "lstm", "gru")
 
 
@@ -24,7 +26,7 @@ class GradflowSpec:
     seq_len: int = 60
     hidden: int = 32
     batch: int = 1
-    by: Literal["time", "summary"] = "time"
+    by: View = "time"
     steps_back: tuple[int, ...] | None = None
     """The lags to show; None for all."""
     horizon_ratio: float = 1e-3
@@ -42,19 +44,34 @@ class GradflowSpec:
     layout: Layout = "btd"
     pick: str | None = None
     train_mode: bool = False
+    depth: int | None = None
+    norm: Norm | None = None
+    norm_type: NormType | None = None
+    pattern: str | None = None
+    reduce: Literal["sum", "random"] | None = None
+    """The loss direction; None is the sum for recurrent layers, random for anything else."""
+    after_steps: int = 0
+    lr: float = 1e-3
+    d_k: tuple[int, ...] = (4, 16, 64, 256, 1024)
 
     @property
     def architectures(self) -> tuple[str, ...]:
+        if self.arch is None and self.pattern is not None:
+            return ()
         return self.arch or DEFAULT_ARCH
 
     @property
-    def recurrent_options(self) -> RecurrentOptions:
-        return RecurrentOptions(
+    def subject_options(self) -> SubjectOptions:
+        return SubjectOptions(
             width=self.hidden,
             init=self.init,
             nonlinearity=self.nonlinearity,
             forget_bias=self.forget_bias,
             multipliers=self.multiplier,
+            depth=self.depth,
+            norm=self.norm,
+            norm_type=self.norm_type,
+            pattern=self.pattern,
         )
 
     @property
@@ -65,15 +82,14 @@ class GradflowSpec:
     def n_subjects(self) -> int:
         if self.model is not None:
             return 1
-        more = len(self.multiplier) - 1 if "linear" in self.architectures else 0
-        return len(self.architectures) + more
+        return len(subject_names(self.architectures, self.subject_options))
 
     def check(self) -> None:
         """Raises `UsageError` for options that do not fit each other."""
-        if self.model is not None and self.arch is not None:
-            raise UsageError("--arch and --model exclude each other")
+        if self.model is not None and (self.arch is not None or self.pattern is not None):
+            raise UsageError("--model excludes --arch and --pattern")
         if self.model is None:
-            check_architectures(self.architectures, self.recurrent_options)
+            check_architectures(self.architectures, self.subject_options)
         if self.dtype not in DTYPES:
             raise UsageError(f"--dtype: {self.dtype!r} is not one of {', '.join(DTYPES)}")
         if self.steps_back and max(self.steps_back) >= self.seq_len:
@@ -83,3 +99,5 @@ class GradflowSpec:
             )
         if not 0 < self.horizon_ratio < 1:
             raise UsageError(f"--horizon-ratio: {self.horizon_ratio:g} is not between 0 and 1")
+        if self.lr <= 0:
+            raise UsageError(f"--lr: {self.lr:g} is not above 0")

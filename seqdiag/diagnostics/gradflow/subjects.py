@@ -1,0 +1,127 @@
+"""The subjects of a question, each at one seed, ready to be probed in any dtype."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from seqdiag.diagnostics.gradflow.spec import GradflowSpec
+from seqdiag.errors import UsageError
+from seqdiag.measure.probes import Reduce, Run, along_random
+from seqdiag.measure.training import train_to_copy
+from seqdiag.models.adapting import Feeding, feed
+from seqdiag.models.loading import build_model, user_code
+from seqdiag.models.recurrent import Recurrent
+from seqdiag.models.subjects import draw_subjects
+
+Feed = Callable[[nn.Module, torch.dtype], tuple[Run, Tensor]]
+"""Returns how to run a module and its inputs (B, T, D), in a dtype."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One module at one seed."""
+
+    name: str
+    seed: int
+    module: nn.Module
+    feed: Feed
+    reduce: Reduce
+
+    @property
+    def recurrent(self) -> Recurrent | None:
+        return self.module if isinstance(self.module, Recurrent) else None
+
+    def cast(self, dtype: torch.dtype) -> Subject:
+        """Returns a copy in another dtype; this one stays as it is."""
+        with user_code(f"casting the module to {dtype}"):
+            module = copy.deepcopy(self.module).to(dtype)
+        return Subject(self.name, self.seed, module, self.feed, self.reduce)
+
+    def fed(self) -> tuple[Run, Tensor]:
+        """Returns how to run the module and its inputs, in the dtype of its parameters."""
+        floats = (p.dtype for p in self.module.parameters() if p.is_floating_point())
+        return self.feed(self.module, next(floats, torch.float32))
+
+    def fed_as(self, dtype: torch.dtype) -> tuple[Subject, Run, Tensor]:
+        """Returns a copy in `dtype` with how to run it and its inputs."""
+        subject = self.cast(dtype)
+        return (subject, *self.feed(subject.module, dtype))
+
+
+def subjects(spec: GradflowSpec, device: torch.device) -> Iterator[Subject]:
+    """Yields every subject of `spec`, seed by seed, trained where that was asked."""
+    chosen = _own_module if spec.model is not None else _built_in
+    for subject in chosen(spec, device):
+        if spec.after_steps:
+            run, x = subject.fed()
+            train_to_copy(subject.module, run, x, spec.after_steps, spec.lr)
+        yield subject
+
+
+def _built_in(spec: GradflowSpec, device: torch.device) -> Iterator[Subject]:
+    for seed in spec.all_seeds:
+        x, layers = draw_subjects(
+            spec.architectures, spec.subject_options, spec.batch, spec.seq_len, seed
+        )
+
+        def feed_layer(module: nn.Module, dtype: torch.dtype, x: Tensor = x) -> tuple[Run, Tensor]:
+            return module, x.to(device, dtype)
+
+        for name, layer in layers.items():
+            module = layer.to(device).train(spec.train_mode)
+            yield Subject(name, seed, module, feed_layer, _reduce(spec, layer, seed))
+
+
+def _own_module(spec: GradflowSpec, device: torch.device) -> Iterator[Subject]:
+    assert spec.model is not None
+    name = spec.model.rpartition(":")[2]
+    arguments = _parse_arguments(spec.model_arg)
+    for seed in spec.all_seeds:
+
+        def feed_module(
+            module: nn.Module, dtype: torch.dtype, seed: int = seed
+        ) -> tuple[Run, Tensor]:
+            feeding = Feeding(
+                batch=spec.batch,
+                seq_len=spec.seq_len,
+                dtype=dtype,
+                device=device,
+                kind=spec.input,
+                d_in=spec.d_in,
+                vocab=spec.vocab,
+                layout=spec.layout,
+                pick=spec.pick,
+            )
+            fed = feed(module, feeding, torch.Generator().manual_seed(seed))
+            return fed.run, fed.inputs
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            module = build_model(spec.model, arguments).to(device).train(spec.train_mode)
+            yield Subject(name, seed, module, feed_module, _reduce(spec, module, seed))
+
+
+def _reduce(spec: GradflowSpec, module: nn.Module, seed: int) -> Reduce:
+    """Returns the loss: the articles' sum for recurrent layers, a random direction otherwise."""
+    kind = spec.reduce or ("sum" if isinstance(module, Recurrent) else "random")
+    return torch.sum if kind == "sum" else along_random(seed)
+
+
+def _parse_arguments(pairs: Sequence[str]) -> dict[str, object]:
+    """Returns `key=value` pairs; a value is a Python literal, true or false, else the text."""
+    arguments: dict[str, object] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key.isidentifier():
+            raise UsageError(f"--model-arg: {pair!r} is not key=value")
+        try:
+            arguments[key] = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            arguments[key] = {"true": True, "false": False}.get(text, text)
+    return arguments
