@@ -11,9 +11,12 @@ def run() -> None:
     # Start-up allocates many objects that live to the end: collecting among them is a tenth of
     # the time of `seqdiag --help` and finds nothing.
     gc.disable()
-    from seqdiag.cli.app import main
+    try:
+        from seqdiag.cli.app import main
 
-    code = main(sys.argv[1:])
+        code = main(sys.argv[1:])
+    except KeyboardInterrupt:  # before the command line could take care of it
+        code = 130
     gc.freeze()
     sys.exit(code)
 

@@ -50,7 +50,7 @@ def parse_json(option: str, path: Path) -> dict[str, object]:
     text = read_text(option, path)
     try:
         data = json.loads(text, parse_constant=refuse)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{option}: {path} is not JSON: {error}") from None
     if not isinstance(data, dict):
         kind = "a list" if isinstance(data, list) else "a single value"
@@ -64,7 +64,7 @@ def parse_toml(option: str, path: Path) -> dict[str, object]:
 
     try:
         return tomllib.loads(read_text(option, path))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{option}: {path} is not TOML: {error}") from None
 
 
@@ -75,13 +75,13 @@ def load_options(value: str, command: str, known: Iterable[str]) -> dict[str, An
     of another command.
     """
     path = Path(value)
-    if path.suffix not in (".toml", ".json") and not path.exists():
+    if path.suffix.lower() not in (".toml", ".json") and not path.exists():
         studies = config_names("studies")
         if value not in studies:
             raise unknown("--config", value, studies)
         path = config_dir("studies") / f"{value}.toml"
     data: Mapping[str, object]
-    if path.suffix == ".json":
+    if path.suffix.lower() == ".json":
         data = parse_json("--config", path)
         if not isinstance(data.get("spec"), dict):
             raise UsageError(f"--config: {path} is not a seqdiag result: it holds no spec")

@@ -29,6 +29,13 @@ class UnavailableError(SeqdiagError):
     exit_code = 3
 
 
+def is_memory(error: BaseException) -> bool:
+    """Returns whether an error says that memory ran out, which PyTorch says in several ways."""
+    text = str(error)
+    signs = ("allocate memory", "out of memory", "Storage size", "too large", "overflow")
+    return isinstance(error, MemoryError) or any(sign in text for sign in signs)
+
+
 def unknown(option: str, name: str, known: Iterable[str]) -> UsageError:
     """Returns the error for a `name` that is none of `known`, suggesting the nearest."""
     names = list(known)

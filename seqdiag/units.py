@@ -116,11 +116,11 @@ def format_bytes(count: float) -> str:
     size = float(count)
     if abs(size) < 1024:
         return f"{count:g} B"
-    units = iter(("KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB", "YiB", "RiB", "QiB"))
-    while abs(size) >= 1024:
+    for unit in ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB", "YiB"):
         size /= 1024
-        unit = next(units)
-    return f"{size:.1f} {unit}" if abs(size) < 1000 else f"{size:.0f} {unit}"
+        if abs(size) < 1024:
+            return f"{size:.1f} {unit}" if abs(size) < 1000 else f"{size:.0f} {unit}"
+    return f"{count:.3g} B"
 
 
 def format_tokens(count: int) -> str:

@@ -7,12 +7,13 @@ import importlib
 import os
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from seqdiag import __version__
-from seqdiag.errors import SeqdiagError
+from seqdiag.errors import SeqdiagError, is_memory
 
 OK, BAD_USAGE, BUG, INTERRUPTED = 0, 2, 4, 130
 
@@ -55,26 +56,55 @@ def _options(
 
 def main(arguments: list[str]) -> int:
     """Runs the command line and returns the exit code."""
+    if sys.stdout is None:  # closed by the caller: nobody reads the result
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     # Before torch is imported: spinning OpenMP threads stall chains of small ops on busy machines.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         return _run(arguments or ["--help"])
     except SeqdiagError as error:
-        _complain(error.message, error.hint, error if "--debug" in arguments else None)
+        _complain(error.message, error.hint, _debugged(error, arguments))
         return error.exit_code
     except KeyboardInterrupt:
         _complain("interrupted")
         return INTERRUPTED
+    except OSError as error:  # a disk that is full, a folder that cannot be entered
+        place = f": {error.filename}" if error.filename else ""
+        _complain(f"{error.strerror or error}{place}", "", _debugged(error, arguments))
+        return BAD_USAGE
     except Exception as error:
         if hasattr(error, "format_message"):  # Typer's own: an unknown option, a missing value
             _complain(error.format_message(), _usage_hint(arguments))
             return BAD_USAGE
+        if isinstance(error, MemoryError | RuntimeError) and is_memory(error):
+            reason = " ".join(str(error).split())
+            _complain(f"not enough memory: {reason:.120}", "", _debugged(error, arguments))
+            return BAD_USAGE
         _complain(
             f"internal error: {type(error).__name__}: {error}",
             "" if "--debug" in arguments else "--debug shows the traceback",
-            error if "--debug" in arguments else None,
+            _debugged(error, arguments),
         )
         return BUG
+    finally:
+        _flush()
+
+
+def _debugged(error: BaseException, arguments: list[str]) -> BaseException | None:
+    return error if "--debug" in arguments else None
+
+
+def _flush() -> None:
+    """Empties the streams, so that the interpreter's exit finds nothing that could fail."""
+    from seqdiag.report.sink import silence
+
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            silence(stream)
+        except AttributeError:  # closed before we started
+            continue
 
 
 def _run(arguments: list[str]) -> int:
@@ -84,8 +114,6 @@ def _run(arguments: list[str]) -> int:
         code = build_app(names)(
             arguments, prog_name="seqdiag", standalone_mode=False, obj=arguments
         )
-        with contextlib.suppress(ValueError):
-            sys.stdout.flush()
     except (SystemExit, BrokenPipeError):  # the reader of --help has gone
         from seqdiag.report.sink import silence
 
@@ -100,7 +128,7 @@ def _usage_hint(arguments: list[str]) -> str:
 
 
 def _complain(message: str, hint: str = "", error: BaseException | None = None) -> None:
-    with contextlib.suppress(BrokenPipeError):
+    with contextlib.suppress(OSError, AttributeError):  # a closed or full stderr
         if error is not None:
             import traceback
 

@@ -109,7 +109,8 @@ def gradflow(
         str | None, _layer("For lstm: the effective forget bias (PyTorch adds two).", "X")
     ] = None,
     init: Annotated[
-        str, _layer("Of recurrent weights: default, orthogonal or identity.", "NAME")
+        str,
+        _layer("Of recurrent weights: default, orthogonal, or identity with zero biases.", "NAME"),
     ] = "default",
     nonlinearity: Annotated[str, _layer("For rnn: tanh or relu.", "NAME")] = "tanh",
     model_arg: Annotated[

@@ -24,8 +24,7 @@ Reduce = Callable[[Tensor], Tensor]
 _SAFE = 960
 """Powers of two within +-960 are computed without loss in float64, whose range is +-1022."""
 _SEGMENT = 16
-_FLOOR_LOG10 = -590.0
-"""A profile that comes this low may have gone under the range of a pass scaled by 2^1000."""
+_LOG10_2 = math.log10(2.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +32,11 @@ class Profile:
     """Gradient norms at each input step, from first to last."""
 
     norms: list[float]
-    """||dL/dx_t|| over batch and features, in the dtype measured; 0 where that underflows."""
+    """||dL/dx_t|| over batch and features, in the dtype measured; it may underflow there."""
     log10_norms: list[float]
     """Finite wherever there is a gradient; -inf where there is none, nan where undefined."""
     underflowed: list[bool]
-    """Where the norm is zero although there is a gradient, or there may be one."""
+    """Where the norm is below the dtype's range although there is, or may be, a gradient."""
 
 
 def along_random(seed: int) -> Reduce:
@@ -63,7 +62,7 @@ def input_gradient(run: Run, x: Tensor, scale: float = 1.0, reduce: Reduce = tor
     leaf = x.detach().requires_grad_()
     # cuDNN's recurrent layers have no backward in eval mode.
     with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
-        loss = reduce(run(leaf)[:, -1])
+        loss = reduce(run(leaf.clone())[:, -1])  # not a leaf: in-place operations may touch it
         (gradient,) = torch.autograd.grad(
             loss, leaf, grad_outputs=loss.new_full((), scale), allow_unused=True
         )
@@ -89,58 +88,62 @@ def profile_float64(
     """
     norms, log2 = step_norms(input_gradient(run, x, reduce=reduce))
     unsafe = ~(log2.abs() < _SAFE)
+    lost = torch.zeros_like(unsafe)
     if bool(unsafe.any()) and not bool(norms.isnan().any()):
         if recurrent is not None:
             log2 = _by_segments(recurrent, x, reduce)
         else:
-            log2 = _rescaled(run, x, log2, reduce)
-        norms = torch.where(unsafe, _exp2(log2), norms)
-    log10 = log2 * math.log10(2.0)
-    lowest = log10[log10.isfinite()].min().item() if bool(log10.isfinite().any()) else 0.0
-    lost = (log2 == -math.inf) & (lowest < _FLOOR_LOG10) & (recurrent is None)
+            log2, lost = _rescaled(run, x, log2, reduce)
+        norms = torch.where(unsafe, torch.exp2(log2), norms)
     underflowed = lost | ((norms == 0) & log2.isfinite())
-    return Profile(norms.tolist(), log10.tolist(), underflowed.tolist())
+    return Profile(norms.tolist(), (log2 * _LOG10_2).tolist(), underflowed.tolist())
 
 
 def profile_as(gradient: Tensor, exact: Callable[[], Profile]) -> Profile:
     """Returns the profile of a gradient in lower precision; `exact` measures it in float64.
 
-    `exact` is asked only if a step is zero or not finite, to tell a lost gradient from none.
+    `exact` is asked only if a step is below the normal numbers or not finite.
     """
     norms, log2 = step_norms(gradient)
-    log10 = log2 * math.log10(2.0)
-    lost = (norms == 0) | ~norms.isfinite()
+    log10 = log2 * _LOG10_2
+    # Below the smallest normal number digits are missing, and products stick at the last one.
+    lost = ~((norms >= torch.finfo(gradient.dtype).smallest_normal) & norms.isfinite())
     if not bool(lost.any()):
         return Profile(norms.tolist(), log10.tolist(), [False] * len(log10))
     truth = exact()
     true_log10 = torch.tensor(truth.log10_norms, dtype=torch.float64)
-    underflowed = (norms == 0) & ((true_log10 != -math.inf) | torch.tensor(truth.underflowed))
-    return Profile(
-        norms.tolist(),
-        torch.where(lost.cpu(), true_log10, log10.cpu()).tolist(),
-        underflowed.tolist(),
-    )
+    underflowed = (norms.cpu() == 0) & ((true_log10 != -math.inf) | torch.tensor(truth.underflowed))
+    log10 = torch.where(lost.cpu(), true_log10, log10.cpu())
+    return Profile(norms.tolist(), log10.tolist(), underflowed.tolist())
 
 
-def _exp2(log2: Tensor) -> Tensor:
-    return torch.exp2(log2)  # 0 or inf beyond the range: the logarithm stays finite
+def _rescaled(run: Run, x: Tensor, log2: Tensor, reduce: Reduce) -> tuple[Tensor, Tensor]:
+    """Returns log2 from passes scaled by 2^1000 and 2^-1000, and where even those are no good.
 
-
-def _rescaled(run: Run, x: Tensor, log2: Tensor, reduce: Reduce) -> Tensor:
+    A step counts only where the scaled norm itself is well inside the range.
+    """
+    lost = torch.zeros_like(log2, dtype=torch.bool)
     for exponent in (1000, -1000):
-        again = step_norms(input_gradient(run, x, 2.0**exponent, reduce))[1] - exponent
-        better = ~(log2.abs() < _SAFE) & again.isfinite()
-        log2 = torch.where(better, again, log2)
-    return log2
+        unsafe = ~(log2.abs() < _SAFE)
+        scaled = step_norms(input_gradient(run, x, 2.0**exponent, reduce))[1]
+        good = scaled.abs() < _SAFE
+        wanted = unsafe & ((log2 < 0) if exponent > 0 else (log2 > 0))
+        log2 = torch.where(wanted & good, scaled - exponent, log2)
+        lost |= wanted & ~good & (scaled != -math.inf)
+    # Before a step that sank below the range, a zero may be a gradient that sank further.
+    sunk = lost | (log2.isfinite() & (log2 < -_SAFE - 900))
+    sank = sunk.flip(0).cumsum(0).flip(0) > 0
+    lost |= sank & (log2 == -math.inf)
+    return log2.masked_fill(lost & (log2 < 0), -math.inf), lost
 
 
-def _by_segments(layer: Recurrent, x: Tensor, reduce: Reduce) -> Tensor:
+def _by_segments(layer: Recurrent, x: Tensor, reduce: Reduce, size: int = _SEGMENT) -> Tensor:
     """Returns log2 of the norm at each step, (T,), by backpropagation in segments.
 
     Between segments the gradient of the state is divided by a power of two that is remembered,
     so neither a vanishing nor an exploding gradient leaves the range.
     """
-    segments = torch.split(x, _SEGMENT, dim=1)
+    segments = torch.split(x, size, dim=1)
     starts = [layer.init_state(x.shape[0])]
     with torch.no_grad():
         for segment in segments[:-1]:
@@ -150,7 +153,10 @@ def _by_segments(layer: Recurrent, x: Tensor, reduce: Reduce) -> Tensor:
     pieces: list[Tensor] = []
     for segment, start in zip(reversed(segments), reversed(starts), strict=True):
         gradient, upstream = _segment_gradient(layer, segment, start, upstream, reduce)
-        pieces.append(step_norms(gradient)[1] + exponent)
+        log2 = step_norms(gradient)[1]
+        if size > 1 and not bool((log2.abs() < _SAFE).all()):
+            return _by_segments(layer, x, reduce, size=1)  # a step may change it by hundreds
+        pieces.append(log2 + exponent)
         largest = max(part.abs().max().item() for part in upstream)
         if largest > 0 and math.isfinite(largest):
             shift = math.frexp(largest)[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ Layout = Literal["btd", "tbd", "bdt"]
 InputKind = Literal["auto", "floats", "tokens"]
 
 _HOW_TO_FEED = (
-    "--input, --d-in, --vocab, --layout and --seq-len say how to feed it; --debug shows where"
+    "--input, --d-in, --vocab, --layout, --seq-len, --dtype say how to feed it; --debug shows where"
 )
 _DEFAULT_WIDTH = 32
 _DEFAULT_VOCAB = 256
@@ -115,59 +116,74 @@ def _feed_floats(
 
 
 def _feed_tokens(module: nn.Module, feeding: Feeding, generator: torch.Generator) -> Fed:
-    embeddings = [m for m in module.modules() if isinstance(m, nn.Embedding)]
-    vocab = feeding.vocab or (embeddings[0].num_embeddings if embeddings else _DEFAULT_VOCAB)
+    tables = [m.num_embeddings for m in module.modules() if isinstance(m, nn.Embedding)]
+    vocab = feeding.vocab or min(tables, default=_DEFAULT_VOCAB)
     shape = (feeding.batch, feeding.seq_len)
     tokens = torch.randint(vocab, shape, generator=generator)
     if feeding.layout == "tbd":
         tokens = tokens.t().contiguous()
-    tokens = tokens.to(feeding.device)
-    embedding = _Embedding(module, tokens)
+    embeddings = _Embeddings(module, tokens.to(feeding.device))
     what = f"tokens {_shape(tokens)} below {vocab}"
-    with embedding.watched():
-        _forward(module, tokens, feeding, what)
-    if embedding.output is None:
+    with embeddings.watched() as ids:
+        _forward(module, ids, feeding, what)
+    if not embeddings.found:
         raise UsageError(
             "--model: no submodule turned the token ids into vectors, so there is nothing to "
             "differentiate by",
             hint="use torch.nn.Embedding, or give a module that takes floats with --input floats",
         )
-    inputs = _time_second(embedding.output.detach(), _embedded(feeding.layout))
+    inputs = _time_second(embeddings.vectors(), _embedded(feeding.layout))
 
     def run(x: Tensor) -> Tensor:
-        with embedding.replaced_by(_arranged(x, _embedded(feeding.layout))):
-            return _forward(module, tokens, feeding, what)
+        with embeddings.replaced_by(_arranged(x, _embedded(feeding.layout))) as ids:
+            return _forward(module, ids, feeding, what)
 
     _check_differentiable(run(inputs.clone().requires_grad_()))
     return Fed(inputs, run, f"token ids below {vocab}, probed at the embedding's output")
 
 
-class _Embedding:
-    """The submodule that turns the token ids into vectors: the innermost one, called first."""
+class _Embeddings:
+    """The innermost submodules that turn the token ids into vectors, side by side."""
 
     def __init__(self, module: nn.Module, tokens: Tensor) -> None:
         self._module = module
         self._tokens = tokens
-        self._found: nn.Module | None = None
-        self.output: Tensor | None = None
+        self._ids = tokens
+        self.found: dict[nn.Module, Tensor] = {}
 
-    def watched(self) -> _Hooks:
-        """Finds it during one forward pass."""
+    def vectors(self) -> Tensor:
+        """Returns what they gave, side by side in the last dimension."""
+        return torch.cat([output.detach() for output in self.found.values()], dim=-1)
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[Tensor]:
+        """Finds them during one forward pass of the ids that it gives."""
 
         def watch(layer: nn.Module, inputs: Any, output: Any) -> None:
-            if self._found is None and self._embeds(inputs, output):
-                self._found, self.output = layer, output
+            inside = any(part in self.found for part in layer.modules() if part is not layer)
+            if not inside and layer not in self.found and self._embeds(inputs, output):
+                self.found[layer] = output
 
-        return _Hooks([m for m in self._module.modules() if m is not self._module], watch)
+        root = isinstance(self._module, nn.Embedding)
+        layers = [m for m in self._module.modules() if root or m is not self._module]
+        with _Hooks(layers, watch):
+            yield self._fresh()
 
-    def replaced_by(self, vectors: Tensor) -> _Hooks:
-        """Puts `vectors` in the place of its output."""
+    @contextlib.contextmanager
+    def replaced_by(self, vectors: Tensor) -> Iterator[Tensor]:
+        """Puts `vectors` in the place of what they give."""
+        widths = [output.shape[-1] for output in self.found.values()]
+        parts = dict(zip(self.found, torch.split(vectors, widths, dim=-1), strict=True))
 
         def replace(layer: nn.Module, inputs: Any, output: Any) -> Tensor | None:
-            return vectors if self._embeds(inputs, output) else None
+            return parts[layer] if self._embeds(inputs, output) else None
 
-        assert self._found is not None
-        return _Hooks([self._found], replace)
+        with _Hooks(list(self.found), replace):
+            yield self._fresh()
+
+    def _fresh(self) -> Tensor:
+        self._ids = self._tokens.clone()  # a module may change its input
+        return self._ids
 
     def _embeds(self, inputs: Any, output: Any) -> bool:
         return (
@@ -175,7 +191,7 @@ class _Embedding:
             and isinstance(inputs[0], Tensor)
             and inputs[0].shape == self._tokens.shape
             and not inputs[0].is_floating_point()
-            and bool((inputs[0] == self._tokens).all())
+            and (inputs[0] is self._ids or bool((inputs[0] == self._tokens).all()))
             and isinstance(output, Tensor)
             and output.is_floating_point()
             and output.shape[:2] == self._tokens.shape
@@ -219,7 +235,8 @@ def _pick(output: object, feeding: Feeding) -> Tensor:
     unique = {id(t): name for name, t in timed.items()}
     if len(unique) == 1:
         return timed[next(iter(unique.values()))]
-    shapes = ", ".join(f"{name or 'output'} {_shape(t)}" for name, t in tensors.items())
+    shown = timed or tensors
+    shapes = ", ".join(f"{name or 'output'} {_shape(t)}" for name, t in shown.items())
     if not timed:
         expected = {
             "btd": f"({feeding.batch}, {feeding.seq_len}, ...)",
@@ -227,12 +244,12 @@ def _pick(output: object, feeding: Feeding) -> Tensor:
             "bdt": f"({feeding.batch}, ..., {feeding.seq_len})",
         }[feeding.layout]
         raise UsageError(
-            f"--model: the output has no time axis: it is {shapes or type(output).__name__}, "
-            f"expected {expected}",
+            f"--model: the output has no time axis: it is {shapes or _described(output)}, "
+            f"expected floats {expected}",
             hint="--layout says where batch and time are; the model must return every step",
         )
     raise UsageError(
-        f"--model: {len(unique)} outputs have the time axis: {shapes}",
+        f"--model: {len(timed)} outputs have the time axis: {shapes}",
         hint=f"choose one, such as --pick {next(iter(timed))}; if time comes first, --layout tbd",
     )
 
@@ -292,6 +309,12 @@ def _check_differentiable(output: Tensor) -> None:
             "--model: the output carries no gradient: it is detached or depends on no input",
             hint=_HOW_TO_FEED,
         )
+
+
+def _described(output: object) -> str:
+    if isinstance(output, Tensor):
+        return f"{str(output.dtype).removeprefix('torch.')} {_shape(output)}"
+    return type(output).__name__
 
 
 def _shape(tensor: Tensor) -> str:

@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,7 +21,7 @@ from seqdiag.errors import SeqdiagError, UsageError
 def user_code(what: str) -> Iterator[None]:
     """Runs a user's code: what it prints goes to stderr, what it raises becomes one line."""
     try:
-        with contextlib.redirect_stdout(sys.stderr):
+        with contextlib.redirect_stdout(sys.stderr), _stdout_to_stderr():
             yield
     except (SeqdiagError, KeyboardInterrupt):
         raise
@@ -32,6 +33,25 @@ def user_code(what: str) -> Iterator[None]:
             f"--model: {what} raised {type(error).__name__}: {reason}",
             hint="--debug shows where",
         ) from error
+
+
+@contextlib.contextmanager
+def _stdout_to_stderr() -> Iterator[None]:
+    """Sends what is written below Python, by a subprocess or a C library, to stderr too."""
+    try:
+        kept = os.dup(1)
+    except OSError:  # closed: nothing can be polluted
+        yield
+        return
+    try:
+        if sys.__stdout__ is not None:
+            sys.__stdout__.flush()
+        with contextlib.suppress(OSError):
+            os.dup2(2, 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def build_model(spec: str, arguments: Mapping[str, object]) -> nn.Module:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from io import StringIO
@@ -11,6 +12,7 @@ from typing import Any
 
 from seqdiag.config import parse_json, read_text
 from seqdiag.errors import UsageError
+from seqdiag.report.document import SCHEMA_VERSION
 from seqdiag.report.schema import Column, Record, Value
 
 _Key = tuple[Value, ...]
@@ -30,6 +32,7 @@ class Baseline:
     _rows: dict[_Key, Record]
     """By identity, less the device and dtype."""
     _cross_device: bool
+    matched: int = 0
     missing: int = 0
     """How many rows had no counterpart."""
 
@@ -43,6 +46,7 @@ class Baseline:
         if before is not None and not self._cross_device:
             for name in _MACHINE:
                 _refuse_other(self.path, name, before.get(name), record.get(name))
+        self.matched += before is not None
         self.missing += before is None
         joined = dict(record)
         for metric in self._metrics:
@@ -60,19 +64,27 @@ def load_baseline(
     Raises `UsageError` for another command's result, for rows that say nothing of the identity
     columns, and for one from another device or dtype unless `cross_device`.
     """
-    if path.suffix == ".json":
-        rows, environment = _read_json(path, command)
-    else:
+    if path.suffix.lower() == ".json":
+        rows, environment = _read_json(path, command, columns)
+    elif path.suffix.lower() == ".csv":
         rows, environment = _read_csv(path, columns), {}
+    else:
+        raise UsageError(f"--baseline: {path} is neither .json nor .csv")
     if not cross_device:
         for name in _MACHINE:
             _refuse_other(path, name, environment.get(name), machine.get(name))
     identity = [c.name for c in columns if c.identity and c.name not in _MACHINE]
-    if rows and (absent := [name for name in identity if name not in rows[0]]):
+    if not rows:
+        raise UsageError(f"--baseline: {path} has no rows")
+    if absent := [name for name in identity if name not in rows[0]]:
         raise UsageError(f"--baseline: {path} lacks the column {absent[0]!r}")
     metrics = [c for c in columns if not c.identity and c.type in ("int", "float")]
     added = tuple(column for metric in metrics for column in _added(metric))
     by_key = {_key(row, identity): row for row in rows}
+    if len(by_key) < len(rows):
+        raise UsageError(
+            f"--baseline: {path} has several rows for one of this result: it is of another view"
+        )
     return Baseline(path, added, identity, metrics, by_key, cross_device)
 
 
@@ -106,25 +118,48 @@ def _change(old: Value, new: Value) -> float | None:
     return (new - old) / old
 
 
-def _read_json(path: Path, command: str) -> tuple[list[Record], dict[str, Any]]:
+def _read_json(
+    path: Path, command: str, columns: Sequence[Column]
+) -> tuple[list[Record], dict[str, Any]]:
     data = parse_json("--baseline", path)
     rows, environment = data.get("rows"), data.get("environment")
     if not isinstance(rows, list) or not isinstance(environment, dict):
         raise UsageError(f"--baseline: {path} is not a seqdiag result")
     if data.get("command") != command:
         raise UsageError(f"--baseline: {path} is a result of {data.get('command')!r}")
-    return rows, environment
+    if data.get("schema_version") != SCHEMA_VERSION:
+        raise UsageError(f"--baseline: {path} is not of schema version {SCHEMA_VERSION}")
+    return [_checked(row, columns, path) for row in rows], environment
+
+
+def _checked(row: object, columns: Sequence[Column], path: Path) -> Record:
+    """Returns the known columns of a JSON row; raises if a value is not of its column's type."""
+    if not isinstance(row, dict):
+        raise UsageError(f"--baseline: {path} holds a row that is not an object")
+    record: Record = {}
+    for column in columns:
+        value = row.get(column.name)
+        accepted = {"str": str, "int": int, "float": int | float, "bool": bool}[column.type]
+        wrong = not isinstance(value, accepted) or (
+            isinstance(value, bool) != (column.type == "bool")
+        )
+        if value is not None and (wrong or value in (math.inf, -math.inf)):
+            raise UsageError(f"--baseline: {path}: {column.name} = {value!r:.60} in a row")
+        if column.name in row:
+            record[column.name] = value
+    return record
 
 
 def _read_csv(path: Path, columns: Sequence[Column]) -> list[Record]:
     types = {column.name: column.type for column in columns}
     reader = csv.DictReader(StringIO(read_text("--baseline", path), newline=""))
     rows: list[Record] = []
-    for line in reader:
-        try:
-            rows.append({k: _parse(types[k], v or "") for k, v in line.items() if k in types})
-        except ValueError as error:
-            raise UsageError(f"--baseline: {path}, line {reader.line_num}: {error}") from None
+    try:
+        rows += [
+            {k: _parse(types[k], v or "") for k, v in line.items() if k in types} for line in reader
+        ]
+    except (ValueError, csv.Error) as error:
+        raise UsageError(f"--baseline: {path}, line {reader.line_num}: {error}") from None
     return rows
 
 

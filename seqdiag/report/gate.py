@@ -11,6 +11,9 @@ from seqdiag.report.schema import Column, Record
 
 _EXAMPLE = "an expression over the columns looks like \"status != 'ok'\" or 'total_bytes > 2**34'"
 
+_SAMPLES: Record = {"str": "a", "int": 1, "float": 0.5, "bool": True}
+_MOST_POWER = 128
+
 
 def check_expression(expression: str, columns: Sequence[Column]) -> None:
     """Raises `UsageError`, before anything is measured, for a syntax error or an unknown column."""
@@ -26,9 +29,24 @@ def check_expression(expression: str, columns: Sequence[Column]) -> None:
     names = [n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and id(n) not in called]
     for name in names:
         if name not in known:
-            raise unknown(f"--fail-if {expression!r}: column", name, known)
+            raise unknown(f"--fail-if: {expression!r}: column", name, known)
     if not names:
         raise UsageError(f"--fail-if: {expression!r} uses no column", hint=_EXAMPLE)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and not _small(node.right):
+            raise UsageError(
+                f"--fail-if: {expression!r} takes a power that is not a number up to {_MOST_POWER}"
+            )
+    sample = {column.name: _SAMPLES[column.type] for column in columns}
+    _evaluate(expression, columns, [sample])  # whatever the types forbid is said now
+
+
+def _small(exponent: ast.expr) -> bool:
+    if isinstance(exponent, ast.UnaryOp):
+        exponent = exponent.operand
+    if not isinstance(exponent, ast.Constant) or not isinstance(exponent.value, int | float):
+        return False
+    return abs(exponent.value) <= _MOST_POWER
 
 
 def judge(

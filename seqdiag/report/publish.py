@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
+from seqdiag.errors import UsageError
 from seqdiag.report.document import Document, Verdict, Writer
 from seqdiag.report.formats import format_of, load_format
 from seqdiag.report.schema import Record, columns_of, record_of
@@ -142,6 +143,10 @@ class _Run:
         if self.partial:
             _say(f"interrupted after {len(self._records)} of {self._diagnosis.total} rows")
             return INTERRUPTED
+        if self._baseline is not None and self._records and not self._baseline.matched:
+            raise UsageError(
+                f"--baseline: {self._baseline.path} has none of the rows of this result"
+            )
         self._report_gates(document.verdict)
         return OK if document.verdict.passed else GATE_TRIPPED
 
@@ -190,8 +195,7 @@ class _Run:
             if len(indices) > _NAMED_ROWS:
                 _say(f"  and {len(indices) - _NAMED_ROWS} more")
         for expression, count in verdict.unjudged.items():
-            if not self._options.quiet:
-                _say(f"fail-if: {expression!r} could not judge {count} rows that lack a value")
+            _say(f"fail-if: {expression!r} could not judge {count} rows that lack a value")
         if verdict.error is not None:
             raise verdict.error
 
@@ -199,10 +203,10 @@ class _Run:
         for file, writer_type in zip(self._files, self._formats, strict=True):
             with file.open() as stream:
                 _write_all(writer_type(stream), document)
-            if self.partial:
-                _say(f"finished rows kept in {file.keep_partial()}")
-            else:
+            if not self.partial:
                 file.commit()
+            elif self._records:
+                _say(f"finished rows kept in {file.keep_partial()}")
         plot = self._diagnosis.plot
         if self._plot is not None and plot is not None and not self.partial:
             from seqdiag.report.plot import draw
@@ -220,5 +224,5 @@ def _write_all(writer: Writer, document: Document) -> None:
 
 def _say(*lines: str) -> None:
     for line in lines:
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(OSError, AttributeError):  # a closed or full stderr
             sys.stderr.write(f"{line}\n")

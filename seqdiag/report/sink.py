@@ -55,7 +55,15 @@ class OutputFile:
 
     def __init__(self, option: str, path: Path, force: bool) -> None:
         self.path = path
-        self._real = path.resolve()  # a symbolic link stays, the file behind it is replaced
+        if str(path) == "-":
+            raise UsageError(f"{option}: stdout has the result already; give a file name")
+        try:
+            self._real = path.resolve()  # a symbolic link stays, the file behind it is replaced
+            self._mode = self._real.stat().st_mode & 0o777 if self._real.is_file() else None
+        except (OSError, RuntimeError) as error:
+            raise UsageError(f"{option}: cannot write {path}: {error}") from None
+        if self._mode is not None and not os.access(self._real, os.W_OK):
+            raise UsageError(f"{option}: {path} is write-protected")
         # A device such as /dev/null or /dev/stdout is written to, not replaced.
         self._special = path.exists() and not path.is_file() and not path.is_dir()
         if path.is_dir():
@@ -90,6 +98,10 @@ class OutputFile:
         if self._special:
             return self.path
         target = self._real.with_name(f"{self._real.name}.partial")
+        count = 1
+        while target.exists():
+            count += 1
+            target = self._real.with_name(f"{self._real.name}.partial{count}")
         self._publish(target)
         return target
 
@@ -101,5 +113,6 @@ class OutputFile:
     def _publish(self, target: Path) -> None:
         umask = os.umask(0)
         os.umask(umask)
-        self.temporary.chmod(0o666 & ~umask)  # mkstemp makes it private; a result is not
+        # mkstemp makes it private; a new result is not, and an old one stays what it was.
+        self.temporary.chmod(0o666 & ~umask if self._mode is None else self._mode)
         self.temporary.replace(target)

@@ -41,6 +41,33 @@ def test_a_closed_pipe_keeps_the_verdict() -> None:
     assert "BrokenPipe" not in ran.stderr
 
 
+@pytest.mark.parametrize("arguments", ["kvcache", "kvcache --csv", "--help", "kvcache --list"])
+def test_closed_streams_do_not_change_the_verdict(arguments: str) -> None:
+    assert shell(f"seqdiag {arguments} >&-").returncode == 0
+    assert shell(f"seqdiag {arguments} 2>&-").returncode == 0
+    assert shell(f"seqdiag {arguments} 2>/dev/full").returncode == 0
+    assert shell("seqdiag kvcache nosuch 2>&-").returncode == 2
+    assert shell("seqdiag kvcache nosuch 2>/dev/full").returncode == 2
+
+
+def test_a_full_disk_is_said() -> None:
+    ran = shell("seqdiag kvcache >/dev/full")
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("error: No space left on device")
+
+
+def test_what_a_users_module_writes_below_python_is_no_result(spawn: Spawn, tmp_path: Path) -> None:
+    (tmp_path / "loud.py").write_text(
+        "import os\nfrom torch import nn\n"
+        "def make():\n    os.write(1, b'loud')\n    os.system('echo louder')\n"
+        "    return nn.Identity()\n"
+    )
+    ran = spawn("gradflow", "--model", "loud.py:make", "--seq-len", 3, "--csv", cwd=tmp_path)
+    assert ran.stdout.startswith("subject,")
+    assert "loud" not in ran.stdout
+    assert "louder" in ran.stderr
+
+
 def test_a_piped_table_is_neither_cut_nor_coloured(spawn: Spawn) -> None:
     for env in ({}, {"GITHUB_ACTIONS": "true"}, {"FORCE_COLOR": "1"}, {"COLUMNS": "40"}):
         ran = spawn("kvcache", env=env)
@@ -54,7 +81,7 @@ def test_a_piped_table_is_neither_cut_nor_coloured(spawn: Spawn) -> None:
 def test_json_is_valid_and_stdout_is_only_the_result(spawn: Spawn) -> None:
     ran = spawn("kvcache", "--json")
     assert json.loads(ran.stdout)["rows"]
-    assert "gqa-32l holds as much as mamba-32l from 64 tokens on" in ran.stderr
+    assert "gqa-32l first holds as much as mamba-32l at 64 tokens" in ran.stderr
 
 
 def test_any_locale(spawn: Spawn, tmp_path: Path) -> None:

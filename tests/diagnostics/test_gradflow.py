@@ -57,6 +57,8 @@ def test_underflow_is_said() -> None:
     assert len(lost) == 51
     assert all("51 of 200 steps underflow to zero in float32" in r["note"] for r in lost)
     assert all(r["grad_log10_norm"] < -44 for r in lost)
+    thin = [r for r in low if "subnormal" in r["note"]]
+    assert thin and all(0 < r["grad_norm"] < 1.2e-38 for r in thin)
     high = rows(arch=("rnn",), seq_len=200)
     assert all(r["grad_norm"] > 0 and not r["note"] for r in high)
 

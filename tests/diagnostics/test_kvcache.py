@@ -122,7 +122,7 @@ def test_measuring_above_the_limit_is_skipped() -> None:
         ({"layers": 3}, "give all three"),
         ({"window": 3}, "give all three"),
         ({"models": ("gqa-33l",)}, "MODEL"),
-        ({"against": "gqa-33l"}, "MODEL"),
+        ({"against": "gqa-33l"}, "--against"),
     ],
 )
 def test_options_that_do_not_fit(spec: dict[str, Any], message: str) -> None:

@@ -81,6 +81,41 @@ def test_what_even_a_rescaled_pass_loses_is_not_called_zero() -> None:
     profile = profile_float64(layer, x)
     assert profile.log10_norms[0] == -math.inf
     assert profile.underflowed[0]
+    assert not profile.underflowed[-1]
+
+
+@pytest.mark.parametrize(("a", "steps"), [(0.7, 3000), (0.5, 1900), (0.9, 9000)])
+def test_a_slow_decay_is_exact_or_said_to_be_lost(a: float, steps: int) -> None:
+    """A scaled pass sticks at the smallest subnormal: what it says there must not count."""
+    layer = LinearRecurrence(4, a).double()
+    profile = profile_float64(layer, torch.randn(1, steps, 4, dtype=torch.float64))
+    for lag, (log10, lost) in enumerate(
+        zip(reversed(profile.log10_norms), reversed(profile.underflowed), strict=True)
+    ):
+        truth = lag * math.log10(a) + math.log10(2)
+        if truth > -570:
+            assert log10 == pytest.approx(truth, abs=1e-9)
+        else:
+            assert lost
+            assert log10 == -math.inf or log10 == pytest.approx(truth, abs=1e-9)
+
+
+@pytest.mark.parametrize("multiplier", [1e-100, 1e100, 1e-300])
+def test_a_step_may_change_it_by_hundreds(multiplier: float) -> None:
+    layer = LinearRecurrence(4, multiplier).double()
+    x = torch.randn(1, 40, 4, dtype=torch.float64)
+    profile = profile_float64(layer, x, layer)
+    for lag, log10 in enumerate(reversed(profile.log10_norms)):
+        assert log10 == pytest.approx(lag * math.log10(multiplier) + math.log10(2), abs=1e-9)
+
+
+def test_low_precision_does_not_stick_at_the_smallest_number() -> None:
+    layer = LinearRecurrence(4, 0.7)
+    x = torch.randn(1, 200, 4)
+    exact = profile_float64(layer.double(), x.double(), layer)
+    gradient = input_gradient(layer.half(), x.half())
+    profile = profile_as(gradient, lambda: exact)
+    assert decay_per_step(profile.log10_norms) == pytest.approx(0.7, abs=1e-3)
 
 
 def test_a_true_zero_is_a_zero() -> None:
@@ -138,7 +173,10 @@ def test_lower_precision_says_what_it_loses(dtype: torch.dtype, zeros: int) -> N
         profile.norms, profile.underflowed, profile.log10_norms, exact.log10_norms, strict=True
     ):
         assert lost == (norm == 0)
-        assert log10 == truth if lost else log10 == pytest.approx(math.log10(norm))
+        if norm < torch.finfo(dtype).smallest_normal:
+            assert log10 == truth, "a subnormal number has lost digits too"
+        else:
+            assert log10 == pytest.approx(math.log10(norm))
 
 
 def test_overflow_in_lower_precision_keeps_the_logarithm() -> None:

@@ -159,6 +159,28 @@ def test_tokens_are_probed_at_the_embedding(own: bool) -> None:
     assert not any(m._forward_hooks for m in module.modules()), "no hook stays behind"
 
 
+class TwoTables(nn.Module):
+    """Two embeddings of the same ids side by side, and ids that the module changes itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions = nn.Embedding(60, 2)
+        self.a, self.b = nn.Embedding(20, 3), nn.Embedding(20, 5)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = torch.cat([self.a(ids), self.b(ids)], dim=-1)
+        ids.zero_()
+        x.mul_(2)
+        return x.cumsum(1)
+
+
+def test_every_embedding_of_the_ids_counts() -> None:
+    ready = fed(TwoTables())
+    assert ready.inputs.shape == (2, 11, 8)
+    for _ in range(2):
+        torch.testing.assert_close(ready.run(ready.inputs.clone()), 2 * ready.inputs.cumsum(1))
+
+
 class FunctionalTokens(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -191,7 +213,7 @@ def test_what_cannot_be_fed_is_one_line(
     ("name", "message"),
     [
         ("TwoOutputs", "2 outputs have the time axis: logits (2, 11, 8), hidden (2, 11, 8)"),
-        ("LastOnly", "no time axis: it is output (2, 8), expected (2, 11, ...)"),
+        ("LastOnly", "no time axis: it is output (2, 8), expected floats (2, 11, ...)"),
         ("Detached", "carries no gradient"),
     ],
 )

@@ -131,7 +131,8 @@ def test_what_is_read_and_assumed_is_remembered() -> None:
     assert layout.dtype == "float16"
     assert layout.assumed == {}
     assert layout.fields["num_attention_heads"] == 4
-    mistral = read_config("m", {**LLAMA, "model_type": "mistral"}, "m")
+    wide = {**LLAMA, "num_attention_heads": 16, "hidden_size": 160}
+    mistral = read_config("m", {**wide, "model_type": "mistral"}, "m")
     assert mistral.assumed == {
         "num_key_value_heads": 8,
         "sliding_window": 4096,
@@ -160,7 +161,7 @@ def test_a_wrapper_is_unwrapped() -> None:
         ({"num_attention_heads": None}, "num_attention_heads"),
         ({"num_attention_heads": [4]}, "num_attention_heads"),
         ({"hidden_size": None}, "hidden_size"),
-        ({"hidden_size": 2}, "hidden_size = 2 is not a whole number of 4 or more"),
+        ({"hidden_size": 2}, "hidden_size = 2 is not a whole number from 4 to 2^40"),
         ({"model_type": None}, "model_type"),
         ({"model_type": 3}, "model_type"),
         ({"model_type": "hyena"}, "unknown model_type 'hyena'"),
@@ -174,6 +175,29 @@ def test_a_wrong_config_names_the_field(change: dict[str, object], message: str)
         read_config("m", {**LLAMA, **change}, "config.json")
     assert message in caught.value.message
     assert "config.json" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("model_type", "fields", "message"),
+    [
+        ("llama", {"num_key_value_heads": 3}, "no multiple of num_key_value_heads 3"),
+        ("llama", {"num_key_value_heads": 8}, "no multiple of num_key_value_heads 8"),
+        ("llama", {"hidden_size": 42}, "no multiple of num_attention_heads"),
+        ("jamba", {"num_key_value_heads": 2, "attn_layer_offset": 8}, "not below"),
+        ("mamba2", {"num_heads": 3, "head_dim": 8}, "do not make the inner width 80"),
+        ("falcon_h1", {"num_key_value_heads": 2, "mamba_d_ssm": 99}, "do not make the inner width"),
+    ],
+)
+def test_fields_that_contradict_each_other(
+    model_type: str, fields: dict[str, object], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        read_config("m", {**LLAMA, "model_type": model_type, **fields}, "config.json")
+
+
+def test_expand_may_be_a_fraction() -> None:
+    config = {"model_type": "mamba", "num_hidden_layers": 1, "hidden_size": 40, "expand": 1.5}
+    assert allocate(read_config("m", config, "m"), 1).state_bytes == 60 * 3 * 2 + 60 * 16 * 4
 
 
 def test_an_unknown_type_lists_the_known_ones() -> None:
@@ -235,6 +259,9 @@ def test_paths(tmp_path: Path) -> None:
         ("c.toml", "[[layers]]\nwidth = 3\nparts = []"),
         ("c.toml", "dtype = 'f16'\n[[layers]]\nparts = []"),
         ("c.toml", "[[layers]]\ncount = 10000000\nparts = []"),
+        ("c.toml", "[config]\nmodel_type = 'llama'\n[[layers]]\nparts = []"),
+        ("c.toml", "x = " + "9" * 5000),
+        ("c.json", '{"model_type": "llama", "num_hidden_layers": ' + "9" * 5000 + "}"),
     ],
 )
 def test_a_wrong_file_is_refused(name: str, text: str, tmp_path: Path) -> None:

@@ -72,8 +72,18 @@ def test_an_unknown_column_names_the_columns() -> None:
     assert "big_bytes" in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    "expression", ["steps > 9**9**9", "steps > 2**steps", "steps ** 1000 > 1", "steps.foo > 1"]
+)
+def test_what_would_hang_or_fail_is_refused_first(expression: str) -> None:
+    with pytest.raises(UsageError, match="--fail-if"):
+        check_expression(expression, COLUMNS)
+
+
 @pytest.mark.parametrize("expression", ["steps + 1", "name > 1", "steps"])
 def test_what_is_no_verdict_is_an_error(expression: str) -> None:
+    with pytest.raises(UsageError, match="cannot be evaluated"):
+        check_expression(expression, COLUMNS)
     verdict = judge([expression], COLUMNS, RECORDS)
     assert verdict.error is not None
     assert not verdict.passed

@@ -110,15 +110,33 @@ def test_an_interrupted_run_shows_what_it_has(capfd: pytest.CaptureFixture[str])
     assert "interrupted after 1 of 3 rows" in captured.err
 
 
-@pytest.mark.parametrize("name", ["missing/r.csv", "r.xlsx", "."])
+def test_partial_results_do_not_replace_each_other(tmp_path: Path) -> None:
+    for _ in range(3):
+        assert show(interrupted, output=(tmp_path / "r.csv",)) == 130
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["r.csv.partial", "r.csv.partial2", "r.csv.partial3"]
+
+
+def test_a_replaced_file_keeps_its_permissions(tmp_path: Path) -> None:
+    path = tmp_path / "r.csv"
+    path.touch(mode=0o600)
+    assert show(output=(path,), force=True) == 0
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("name", ["missing/r.csv", "r.xlsx", ".", "x" * 300 + ".csv", "loop.csv"])
 def test_a_path_that_cannot_be_written_is_refused_first(name: str, tmp_path: Path) -> None:
     def never() -> Iterator[Row]:
         raise AssertionError("measured")
         yield
 
+    loop = tmp_path / "loop.csv"
+    loop.symlink_to(loop)
     with pytest.raises(UsageError, match="--output"):
         show(never, output=(tmp_path / name,))
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [loop]
+    with pytest.raises(UsageError, match="stdout has the result already"):
+        show(never, output=(Path("-"),))
 
 
 def test_a_link_stays_and_what_it_names_is_replaced(tmp_path: Path) -> None:
@@ -142,9 +160,10 @@ def test_gates(capfd: pytest.CaptureFixture[str]) -> None:
     assert "could not judge 1 rows" in captured.err
     assert "b " in captured.out
     assert show(fail_if=("size_bytes > 99",)) == 0
+    capfd.readouterr()
     with pytest.raises(UsageError, match="cannot be evaluated"):
         show(fail_if=("name > 3",))
-    assert "b " in capfd.readouterr().out, "the result is shown all the same"
+    assert capfd.readouterr().out == "", "what the types forbid is refused before measuring"
 
 
 def baseline(tmp_path: Path, suffix: str) -> Path:
@@ -194,6 +213,24 @@ def test_baseline_of_another_dtype(
         ("b.json", "[]"),
         ("b.json", "{"),
         ("b.json", '{"rows": [], "environment": {}, "command": "other"}'),
+        ("b.json", '{"rows": [1], "environment": {}, "command": "sample", "schema_version": 1}'),
+        ("b.json", '{"rows": [], "environment": {}, "command": "sample", "schema_version": 9}'),
+        (
+            "b.json",
+            '{"rows": [{"name": "a", "dtype": "f16", "size_bytes": "x"}], "environment": {}, '
+            '"command": "sample", "schema_version": 1}',
+        ),
+        (
+            "b.json",
+            '{"rows": [{"name": "a", "dtype": "f16", "size_bytes": 1e400}], "environment": {}, '
+            '"command": "sample", "schema_version": 1}',
+        ),
+        ("b.csv", "name,dtype,size_bytes\nz,f16,1\n"),
+        ("b.csv", "name,dtype,size_bytes\na,f16,1\na,f16,2\n"),
+        ("b.csv", "name,dtype,size_bytes\n"),
+        ("b.csv", ""),
+        ("b.csv", "name,dtype,size_bytes\na,f16," + "1" * 200_000),
+        ("b.md", "| name |"),
         ("b.csv", "other,columns\n1,2\n"),
         ("b.csv", "name,dtype,size_bytes\na,f16,lots\n"),
         ("missing.csv", None),

@@ -58,7 +58,8 @@ def headline(spec: GradflowSpec) -> None:
 def gradients(spec: GradflowSpec, subject: Subject) -> LayerGradients:
     """Returns the gradients of a subject in the dtype asked for."""
     cast, run, x = subject.fed_as(getattr(torch, spec.dtype))
-    return layer_gradients(run, x, find_layers(cast.module), cast.reduce)
+    with cast.guarded():
+        return layer_gradients(run, x, find_layers(cast.module), cast.reduce)
 
 
 def rows(spec: GradflowSpec, device: torch.device) -> Iterator[LayerRow]:

@@ -144,12 +144,15 @@ def _summary(spec: GradflowSpec, one: Measured) -> SummaryRow:
 def _limits(spec: GradflowSpec, one: Measured) -> str:
     assert one.profile is not None
     lost = sum(one.profile.underflowed)
-    unseen = sum(norm == 0 for norm in one.profile.norms) - lost
+    unseen = sum(
+        norm == 0 and not under
+        for norm, under in zip(one.profile.norms, one.profile.underflowed, strict=True)
+    )
     if one.profile.log10_norms[-1] == -math.inf:
         return "the last step itself has no gradient"
     parts = []
     if lost:
-        parts.append(f"{lost} of {spec.seq_len} steps underflow to zero in {spec.dtype}")
+        parts.append(f"{lost} of {spec.seq_len} steps underflow in {spec.dtype}")
     if unseen:
         parts.append(f"{unseen} of {spec.seq_len} steps are exactly zero")
     return "; ".join(parts)

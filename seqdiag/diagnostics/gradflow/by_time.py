@@ -24,6 +24,8 @@ PLOT = PlotSpec(
 )
 _ARTICLE_LAG = 49
 """What `g[-50]` of a sequence reads, often printed as "50 steps back"."""
+_SMALLEST_NORMAL = {"float64": 2.0**-1022, "float32": 2.0**-126, "float16": 2.0**-14}
+_SMALLEST_NORMAL["bfloat16"] = _SMALLEST_NORMAL["float32"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +114,17 @@ def _read(
     if profile.underflowed[step]:
         where = "a float64" if spec.dtype != "float64" else "a rescaled"
         note = f"{lost} of {spec.seq_len} steps underflow to zero in {spec.dtype}"
+        if any(profile.norms[i] > 0 for i, under in enumerate(profile.underflowed) if under):
+            note = f"{lost} of {spec.seq_len} steps underflow (zero or subnormal) in {spec.dtype}"
+        if shown is None:
+            return norm, None, ratio, "ok", f"{note}; here below 1e-570, or no gradient at all"
         return norm, shown, ratio, "ok", f"{note}; log10 is from {where} pass"
     if math.isinf(norm):
         return None, shown, None, "nonfinite", f"the norm overflows {spec.dtype}"
     if norm == 0:
         return 0.0, None, ratio, "ok", "exactly zero: no gradient reaches this step"
+    if norm < _SMALLEST_NORMAL[spec.dtype]:
+        return norm, shown, ratio, "ok", f"subnormal in {spec.dtype}, where digits are missing"
     return norm, shown, ratio, "ok", ""
 
 

@@ -9,7 +9,7 @@ import torch
 
 from seqdiag.diagnostics.gradflow.spec import GradflowSpec
 from seqdiag.diagnostics.gradflow.subjects import Subject, subjects
-from seqdiag.errors import SeqdiagError
+from seqdiag.errors import SeqdiagError, is_memory
 from seqdiag.measure.lyapunov import leading_exponent
 from seqdiag.measure.probes import Profile, input_gradient, profile_as, profile_float64
 from seqdiag.report.schema import Status
@@ -36,6 +36,8 @@ def profiles(spec: GradflowSpec, device: torch.device) -> Iterator[Measured]:
         except SeqdiagError:
             raise
         except RuntimeError as error:  # a kernel that the dtype does not have on this device
+            if spec.model is not None or is_memory(error):
+                raise
             yield Measured(
                 subject.name, subject.seed, None, status="unsupported", note=_first_line(error)
             )
@@ -47,12 +49,15 @@ def profiles(spec: GradflowSpec, device: torch.device) -> Iterator[Measured]:
 def _profile(subject: Subject, dtype: torch.dtype) -> Profile:
     def measure_exactly() -> Profile:
         exact, run, x = subject.fed_as(torch.float64)
-        return profile_float64(run, x, exact.recurrent, subject.reduce)
+        with subject.guarded():
+            return profile_float64(run, x, exact.recurrent, subject.reduce)
 
     if dtype == torch.float64:
         return measure_exactly()
     _, run, x = subject.fed_as(dtype)
-    return profile_as(input_gradient(run, x, reduce=subject.reduce), measure_exactly)
+    with subject.guarded():
+        gradient = input_gradient(run, x, reduce=subject.reduce)
+    return profile_as(gradient, measure_exactly)
 
 
 def _lyapunov(subject: Subject) -> float | None:

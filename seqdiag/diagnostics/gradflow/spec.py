@@ -13,6 +13,7 @@ from seqdiag.models.subjects import SubjectOptions, check_architectures, subject
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 View = Literal["time", "summary", "layer", "cell", "logits", "jacobian"]
+_LARGEST_BIAS = 1e6
 DEFAULT_ARCH = ("rnn", "lstm", "gru")
 
 
@@ -99,5 +100,7 @@ class GradflowSpec:
             )
         if not 0 < self.horizon_ratio < 1:
             raise UsageError(f"--horizon-ratio: {self.horizon_ratio:g} is not between 0 and 1")
+        if self.forget_bias is not None and abs(self.forget_bias) > _LARGEST_BIAS:
+            raise UsageError(f"--forget-bias: {self.forget_bias:g} is beyond +-{_LARGEST_BIAS:g}")
         if self.lr <= 0:
             raise UsageError(f"--lr: {self.lr:g} is not above 0")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import copy
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -32,6 +34,12 @@ class Subject:
     module: nn.Module
     feed: Feed
     reduce: Reduce
+    own: bool = False
+    """Whether the module is the user's."""
+
+    def guarded(self) -> contextlib.AbstractContextManager[None]:
+        """Guards a forward and backward pass: what a user's module raises is the user's error."""
+        return user_code("the backward pass") if self.own else contextlib.nullcontext()
 
     @property
     def recurrent(self) -> Recurrent | None:
@@ -39,9 +47,13 @@ class Subject:
 
     def cast(self, dtype: torch.dtype) -> Subject:
         """Returns a copy in another dtype; this one stays as it is."""
+        try:
+            module = copy.deepcopy(self.module)
+        except Exception:  # locks, cached tensors: it was built for us alone, so it may change
+            module = self.module
         with user_code(f"casting the module to {dtype}"):
-            module = copy.deepcopy(self.module).to(dtype)
-        return Subject(self.name, self.seed, module, self.feed, self.reduce)
+            module = module.to(dtype)
+        return dataclasses.replace(self, module=module)
 
     def fed(self) -> tuple[Run, Tensor]:
         """Returns how to run the module and its inputs, in the dtype of its parameters."""
@@ -98,13 +110,14 @@ def _own_module(spec: GradflowSpec, device: torch.device) -> Iterator[Subject]:
                 layout=spec.layout,
                 pick=spec.pick,
             )
-            fed = feed(module, feeding, torch.Generator().manual_seed(seed))
+            with user_code("feeding the module"):
+                fed = feed(module, feeding, torch.Generator().manual_seed(seed))
             return fed.run, fed.inputs
 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             module = build_model(spec.model, arguments).to(device).train(spec.train_mode)
-            yield Subject(name, seed, module, feed_module, _reduce(spec, module, seed))
+            yield Subject(name, seed, module, feed_module, _reduce(spec, module, seed), own=True)
 
 
 def _reduce(spec: GradflowSpec, module: nn.Module, seed: int) -> Reduce:

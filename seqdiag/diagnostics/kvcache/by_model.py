@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from seqdiag.diagnostics.kvcache.measuring import Measure
 from seqdiag.diagnostics.kvcache.spec import KvcacheSpec
-from seqdiag.diagnostics.kvcache.subject import Subject, subject_of
+from seqdiag.diagnostics.kvcache.subject import EXAMPLES, Subject, subject_of
 from seqdiag.predict.kv_cache.crossover import first_reach
 from seqdiag.predict.kv_cache.layout import Layout
 from seqdiag.report.result import PlotSpec
@@ -85,11 +85,15 @@ def conclude(rows: Sequence[KvcacheRow], against: Layout | None) -> list[str]:
     held = ", ".join(f"{row.model} {format_bytes(row.total_bytes)}" for row in at)
     findings = [f"Held at {format_tokens(largest)} tokens: {held}."]
     findings += [
-        f"{row.model} holds as much as {against.name} from {row.crossover_tokens} tokens on."
+        f"{row.model} first holds as much as {against.name} at {row.crossover_tokens} tokens."
         for row in at
         if against is not None and row.crossover_tokens is not None
     ]
-    findings.append("Try your own model: seqdiag kvcache path/to/config.json --ctx 32k --explain.")
+    findings += dict.fromkeys(f"{row.model}: {row.note}." for row in at if row.status != "ok")
+    if {row.model for row in rows} <= set(EXAMPLES):
+        findings.append(
+            "Try your own model: seqdiag kvcache path/to/config.json --ctx 32k --explain."
+        )
     return findings
 
 

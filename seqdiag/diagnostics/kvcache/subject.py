@@ -73,4 +73,4 @@ def against_of(spec: KvcacheSpec, subjects: Sequence[Subject]) -> Layout | None:
     by_name = {subject.layout.name: subject.layout for subject in subjects}
     if spec.against is None:
         return by_name.get(FIXED_STATE)
-    return by_name.get(spec.against) or load_subject(spec.against)
+    return by_name.get(spec.against) or load_subject(spec.against, "--against")

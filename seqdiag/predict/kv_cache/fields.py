@@ -41,7 +41,7 @@ class Fields:
             or not isinstance(value, int)
             or not minimum <= value <= _LARGEST
         ):
-            raise self._wrong(name, f"a whole number of {minimum} or more")
+            raise self._wrong(name, f"a whole number from {minimum} to 2^40")
         self.read[name] = value
         return value
 
@@ -96,6 +96,25 @@ class Fields:
             )
         self.read[name] = f"{len(value)} entries"
         return value
+
+    def number(self, name: str, *, default: float) -> float:
+        """Returns a number above 0; where it is missing, `default`, noted as assumed."""
+        if not self.has(name):
+            self.assumed[name] = default
+            return default
+        value = self._data[name]
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not 0 < value < _LARGEST
+        ):
+            raise self._wrong(name, "a number above 0")
+        self.read[name] = value
+        return value
+
+    def inconsistent(self, reason: str) -> UsageError:
+        """Returns the error for fields that contradict each other."""
+        return UsageError(f"{self.where}: {reason}")
 
     def _wrong(self, name: str, accepted: str) -> UsageError:
         shown = repr(self._data.get(name))

@@ -20,32 +20,40 @@ from seqdiag.predict.kv_cache.layout import (
 )
 
 _MOST_LAYERS = 100_000
+_PART_FIELDS = {
+    "attention": ("kv_heads", "head_dim", "v_head_dim", "window"),
+    "latent": ("rank", "rope_dim"),
+    "conv": ("channels", "columns"),
+    "recurrent": ("shape",),
+}
 
 
-def load_subject(name: str) -> Layout:
+def load_subject(name: str, option: str = "MODEL") -> Layout:
     """Returns the layout of MODEL.
 
-    A name without a folder or suffix is a preset of `configs/models/`; anything else is a path:
-    a `config.json`, a folder that holds one, or a TOML spec as the presets are.
+    A name of `configs/models/` is that preset; anything else is a path: a `config.json`, a folder
+    that holds one (`./name` if a preset has the same name), or a TOML spec as the presets are.
     """
+    if not name:
+        raise UsageError(f"{option}: is empty")
+    presets = config_names("models")
+    if name in presets:
+        preset = config_dir("models") / f"{name}.toml"
+        return read_spec(name, parse_toml(option, preset), f"preset {name}")
     path = Path(name)
     if path.is_dir():
         path = path / "config.json"
         if not path.is_file():
-            raise UsageError(f"MODEL: {name} is a folder without a config.json")
+            raise UsageError(f"{option}: {name} is a folder without a config.json")
     if path.suffix == ".toml":
-        return read_spec(name, parse_toml("MODEL", path), str(path))
-    if path.suffix == ".json" or path.is_file():
+        return read_spec(name, parse_toml(option, path), str(path))
+    if path.suffix == ".json" or (path.exists() and not path.is_dir()):
         from seqdiag.predict.kv_cache.readers import read_config
 
-        return read_config(name, parse_json("MODEL", path), str(path), source=str(path))
+        return read_config(name, parse_json(option, path), str(path), source=str(path))
     if path.parent != Path():
-        raise UsageError(f"MODEL: no such file or folder: {name}")
-    presets = config_names("models")
-    if name not in presets:
-        raise unknown("MODEL", name, presets)
-    preset = config_dir("models") / f"{name}.toml"
-    return read_spec(name, parse_toml("MODEL", preset), f"preset {name}")
+        raise UsageError(f"{option}: no such file or folder: {name}")
+    raise unknown(option, name, presets)
 
 
 def read_spec(name: str, data: Mapping[str, object], where: str) -> Layout:
@@ -60,6 +68,8 @@ def read_spec(name: str, data: Mapping[str, object], where: str) -> Layout:
         raise unknown(where, extra[0], sorted(known))
     source = str(data.get("source", where))
     config = data.get("config")
+    if config is not None and "layers" in data:
+        raise UsageError(f"{where}: has both [config] and [[layers]]; give one")
     if isinstance(config, Mapping):
         from seqdiag.predict.kv_cache.readers import read_config
 
@@ -125,9 +135,9 @@ def _read_part(part: object, where: str) -> Part:
     elif kind == "recurrent":
         result = RecurrentState(fields.integers("shape"))
     else:
-        raise unknown(f"{where}: kind", kind, ["attention", "latent", "conv", "recurrent"])
+        raise unknown(f"{where}: kind", kind, _PART_FIELDS)
     if extra := sorted(set(part) - set(fields.read) - {"kind"}):
-        raise unknown(f"{where}: {kind}", extra[0], sorted(fields.read))
+        raise unknown(f"{where}: {kind}", extra[0], _PART_FIELDS[kind])
     return result
 
 

@@ -37,7 +37,19 @@ def read_heads(fields: Fields, defaults: ClassDefaults) -> tuple[int, int]:
         head_dim = fields.integer("head_dim")
     else:
         heads = fields.integer("num_attention_heads")
-        head_dim = fields.integer("hidden_size", minimum=heads) // heads
+        hidden = fields.integer("hidden_size", minimum=heads)
+        if hidden % heads:
+            raise fields.inconsistent(
+                f"hidden_size {hidden} is no multiple of num_attention_heads {heads}, and there is "
+                "no head_dim"
+            )
+        head_dim = hidden // heads
+    if fields.has("num_attention_heads"):
+        heads = fields.integer("num_attention_heads")
+        if heads % kv_heads:
+            raise fields.inconsistent(
+                f"num_attention_heads {heads} is no multiple of num_key_value_heads {kv_heads}"
+            )
     return kv_heads, head_dim
 
 
@@ -88,12 +100,10 @@ def _if_switched_on(fields: Fields, layer: int) -> bool:
 
 
 def _all_but_every(period: int) -> Callable[[Fields, int], bool]:
-    """Every `period`-th layer is full; the config may give the period itself."""
+    """Every `period`-th layer is full, unless the config gives another period."""
 
     def slides(fields: Fields, layer: int) -> bool:
-        every = period
-        if fields.has("sliding_window_pattern"):
-            every = fields.integer("sliding_window_pattern")
+        every = fields.integer("sliding_window_pattern", default=period)
         return (layer + 1) % every != 0
 
     return slides

@@ -21,12 +21,20 @@ def mamba2_parts(
     )
 
 
+def check_heads(fields: Fields, heads: int, head_dim: int, d_inner: int) -> None:
+    """Raises if heads x head_dim is not the inner width, as the model class does."""
+    if heads * head_dim != d_inner:
+        raise fields.inconsistent(
+            f"{heads} Mamba heads of {head_dim} do not make the inner width {d_inner}"
+        )
+
+
 def read_mamba(fields: Fields) -> tuple[Layer, ...]:
     """`intermediate_size` wins over `expand`: falcon-mamba has expand 16 but 2 x hidden."""
     if fields.has("intermediate_size"):
         d_inner = fields.integer("intermediate_size")
     else:
-        d_inner = fields.integer("expand", default=2) * fields.integer("hidden_size")
+        d_inner = int(fields.number("expand", default=2) * fields.integer("hidden_size"))
     parts = mamba_parts(
         d_inner,
         fields.integer("state_size", default=16),
@@ -37,12 +45,14 @@ def read_mamba(fields: Fields) -> tuple[Layer, ...]:
 
 def read_mamba2(fields: Fields) -> tuple[Layer, ...]:
     heads, head_dim = fields.integer("num_heads"), fields.integer("head_dim")
+    d_inner = int(fields.number("expand", default=2) * fields.integer("hidden_size"))
+    check_heads(fields, heads, head_dim, d_inner)
     parts = mamba2_parts(
         heads,
         head_dim,
         fields.integer("state_size", default=128),
         fields.integer("n_groups", default=8),
         fields.integer("conv_kernel", default=4),
-        d_inner=fields.integer("expand", default=2) * fields.integer("hidden_size"),
+        d_inner,
     )
     return (Layer(parts),) * fields.integer("num_hidden_layers")
