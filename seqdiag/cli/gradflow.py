@@ -49,7 +49,10 @@ def gradflow(
     ] = None,
     seq_len: Annotated[str, typer.Option(help="Steps in the sequence.", metavar="N")] = "60",
     hidden: Annotated[str, typer.Option(help="Width of input and state.", metavar="N")] = "32",
-    batch: Annotated[str, typer.Option(help="Sequences at once.", metavar="N")] = "1",
+    batch: Annotated[
+        str | None,
+        typer.Option(help="Sequences at once. Default: 1, by layer and cell 8.", metavar="N"),
+    ] = None,
     by: Annotated[
         str,
         typer.Option(
@@ -143,7 +146,7 @@ def gradflow(
             model_arg=tuple(model_arg or ()),
             seq_len=parse("--seq-len", parse_count, seq_len),
             hidden=parse("--hidden", parse_count, hidden),
-            batch=parse("--batch", parse_count, batch),
+            batch=parse_optional("--batch", parse_count, batch),
             by="jacobian" if jacobian else choose("--by", by, VIEWS),
             steps_back=parse_optional("--steps-back", _lags, steps_back),
             horizon_ratio=parse("--horizon-ratio", parse_float, horizon_ratio),

@@ -33,6 +33,8 @@ class StackSpec:
     rope_factor: float = 1.0
     max_len: int = 4096
     """How many learned positions there are."""
+    init: Literal["default", "xavier"] = "default"
+    """Of linear layers: PyTorch's, or Xavier with zero biases as in Vaswani 2017 and Xiong 2020."""
     residual: bool = True
     """Whether mixers stand in blocks; a TCN or an RNN stands on its own."""
     options: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -63,6 +65,8 @@ class Stack(Mixer):
         if spec.positions == "learned":
             self.positions = nn.Parameter(0.02 * torch.randn(spec.max_len, width))
         self.register_buffer("anchor", torch.zeros(0), persistent=False)
+        if spec.init == "xavier":
+            self.apply(_xavier)
 
     def _options(self, name: str) -> dict[str, Any]:
         options = dict(self.spec.options.get(name, {}))
@@ -124,7 +128,14 @@ class Stack(Mixer):
         return [block for block in self.blocks if isinstance(block, Mixer)]
 
 
-_TOP = {"description", "pattern", "depth", "positions", "residual", "max_len"}
+def _xavier(layer: nn.Module) -> None:
+    if isinstance(layer, nn.Linear):
+        nn.init.xavier_uniform_(layer.weight)
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+
+
+_TOP = {"description", "pattern", "depth", "init", "positions", "residual", "max_len"}
 _STYLE = {"norm", "norm_type", "mlp", "mlp_ratio", "eps"}
 _ROPE = {"rope_base", "rope_scaling", "rope_factor"}
 _CHOICES = {
@@ -133,6 +144,7 @@ _CHOICES = {
     "mlp": get_args(MlpType),
     "positions": get_args(Positions),
     "rope_scaling": ("none", "ntk", "yarn"),
+    "init": ("default", "xavier"),
 }
 
 

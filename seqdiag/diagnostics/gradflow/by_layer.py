@@ -112,8 +112,8 @@ def _about_post_norm(spec: GradflowSpec, rows: Sequence[LayerRow]) -> str:
         )
     if vanished:
         return (
-            "The post-norm gradient vanished in these steps, not at init: without warm-up the "
-            "first updates are too large for layers that all stand behind a norm."
+            '"Post-LN gradients vanish at depth" is half right: these vanished in the first steps '
+            "without warm-up, not at init."
         )
     return "The post-norm gradient survived these steps; try more of them or a larger --lr."
 

@@ -26,7 +26,8 @@ class GradflowSpec:
     model_arg: tuple[str, ...] = ()
     seq_len: int = 60
     hidden: int = 32
-    batch: int = 1
+    batch: int | None = None
+    """None is 1, and 8 for the views by layer: one sequence says little about a deep stack."""
     by: View = "time"
     steps_back: tuple[int, ...] | None = None
     """The lags to show; None for all."""
@@ -54,6 +55,11 @@ class GradflowSpec:
     after_steps: int = 0
     lr: float = 1e-3
     d_k: tuple[int, ...] = (4, 16, 64, 256, 1024)
+
+    @property
+    def sequences(self) -> int:
+        """The batch in force."""
+        return self.batch or (8 if self.by in ("layer", "cell") else 1)
 
     @property
     def architectures(self) -> tuple[str, ...]:

@@ -79,7 +79,7 @@ def subjects(spec: GradflowSpec, device: torch.device) -> Iterator[Subject]:
 def _built_in(spec: GradflowSpec, device: torch.device) -> Iterator[Subject]:
     for seed in spec.all_seeds:
         x, layers = draw_subjects(
-            spec.architectures, spec.subject_options, spec.batch, spec.seq_len, seed
+            spec.architectures, spec.subject_options, spec.sequences, spec.seq_len, seed
         )
 
         def feed_layer(module: nn.Module, dtype: torch.dtype, x: Tensor = x) -> tuple[Run, Tensor]:
@@ -100,7 +100,7 @@ def _own_module(spec: GradflowSpec, device: torch.device) -> Iterator[Subject]:
             module: nn.Module, dtype: torch.dtype, seed: int = seed
         ) -> tuple[Run, Tensor]:
             feeding = Feeding(
-                batch=spec.batch,
+                batch=spec.sequences,
                 seq_len=spec.seq_len,
                 dtype=dtype,
                 device=device,
