@@ -2,7 +2,7 @@
 
 Differs from Mamba where it makes the scan a matrix product: one scalar A for each head of P
 channels, B and C shared by groups of heads and made from the input rather than from x, the
-convolution over x, B and C together, and a gated RMSNorm before the output.
+convolution over x, B and C together, and a gated RMSNorm, group by group, before the output.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Mamba2(Mixer):
         x, B, C = self._split_mixed(F.silu(convolved))
         dt = F.softplus(dt + self.dt_bias)
         y, h = ssd_scan(x, dt, -torch.exp(self.A_log), B, C, self.D, h0=h, impl=self.impl)
-        out = self.out_proj(self.norm(y.flatten(-2) * F.silu(z)))
+        out = self._write(y, z)
         return out, (conv_tail(mixed, tail), h)
 
     def step(self, u_t: Tensor, state: State) -> tuple[Tensor, State]:
@@ -71,7 +71,14 @@ class Mamba2(Mixer):
         decay = torch.exp(dt * -torch.exp(self.A_log))[..., None, None]
         h = decay * h + (dt.unsqueeze(-1) * x).unsqueeze(-1) * B.unsqueeze(-2)
         y = (h @ C.unsqueeze(-1)).squeeze(-1) + self.D.unsqueeze(-1) * x
-        return self.out_proj(self.norm(y.flatten(-2) * F.silu(z))), (window[:, 1:], h)
+        return self._write(y, z), (window[:, 1:], h)
+
+    def _write(self, y: Tensor, z: Tensor) -> Tensor:
+        """Returns the output for y (..., H, P) and its gate z: gated, normalised within a group."""
+        gated = (y.flatten(-2) * F.silu(z)).reshape(*z.shape[:-1], self.groups, -1)
+        normal = F.rms_norm(gated, gated.shape[-1:], eps=1e-5).flatten(-2)
+        out: Tensor = self.out_proj(normal * self.norm.weight)
+        return out
 
     def _split_input(self, projected: Tensor) -> tuple[Tensor, ...]:
         return torch.split(projected, [self.d_inner, self.d_mixed, self.heads], dim=-1)
