@@ -1,8 +1,26 @@
 """seqdiag: diagnostics that measure what sequence models do.
 
+    result = seqdiag.gradflow(my_module, seq_len=200)
+    result.frame()
+
 Shapes in docstrings: B batch, T time steps (tokens), D model width, H hidden width, L layers.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from seqdiag.api import gradflow, kvcache
+
 __version__ = "0.1.0"
+__all__ = ["__version__", "gradflow", "kvcache"]
+
+
+def __getattr__(name: str) -> object:
+    """Imports the diagnostics when they are used: importing torch takes seconds."""
+    if name in ("gradflow", "kvcache"):
+        from seqdiag import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'seqdiag' has no attribute {name!r}")

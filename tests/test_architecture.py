@@ -20,6 +20,9 @@ ALLOWED = {
     "ops": {"ops"},
     "report": {"report"},
     "__main__": {"cli"},
+    "__init__": {"api"},
+    "api": {"diagnostics", "report"},
+    "testing": {"api"},
 }
 FORBIDDEN = {
     "predict": {"torch", "triton", "pandas", "typer", "rich", "numpy"},

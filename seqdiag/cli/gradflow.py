@@ -120,6 +120,14 @@ def gradflow(
         list[str] | None,
         _own("Argument for the factory. Repeatable.", "--model-arg", metavar="KEY=VALUE"),
     ] = None,
+    hf: Annotated[
+        str | None,
+        _own(
+            "A config.json of a transformers causal LM, or its folder: its weights if it has them, "
+            "random ones otherwise.",
+            metavar="PATH",
+        ),
+    ] = None,
     input: Annotated[
         str, _own("auto, floats or tokens: what the module takes.", metavar="KIND")
     ] = "auto",
@@ -144,6 +152,7 @@ def gradflow(
             arch=parse_optional("--arch", parse_names, arch),
             model=model,
             model_arg=tuple(model_arg or ()),
+            hf=hf,
             seq_len=parse("--seq-len", parse_count, seq_len),
             hidden=parse("--hidden", parse_count, hidden),
             batch=parse_optional("--batch", parse_count, batch),

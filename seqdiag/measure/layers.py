@@ -55,7 +55,7 @@ def layer_gradients(
     handles = [layer.register_forward_hook(catch(name)) for name, layer in layers.items()]
     try:
         with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
-            loss = reduce(run(x.detach().requires_grad_())[:, -1])
+            loss = reduce(run(x.detach().requires_grad_().clone())[:, -1])
     finally:
         for handle in handles:
             handle.remove()

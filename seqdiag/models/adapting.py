@@ -111,8 +111,8 @@ def _feed_floats(
     def run(x: Tensor) -> Tensor:
         return _forward(module, _arranged(x, feeding.layout), feeding, f"floats {_shape(x)}")
 
-    _check_differentiable(run(inputs.requires_grad_()))
-    return Fed(inputs.detach(), run, f"floats of width {width}")
+    _check_differentiable(run(inputs.clone().requires_grad_().clone()))
+    return Fed(inputs, run, f"floats of width {width}")
 
 
 def _feed_tokens(module: nn.Module, feeding: Feeding, generator: torch.Generator) -> Fed:
@@ -138,7 +138,7 @@ def _feed_tokens(module: nn.Module, feeding: Feeding, generator: torch.Generator
         with embeddings.replaced_by(_arranged(x, _embedded(feeding.layout))) as ids:
             return _forward(module, ids, feeding, what)
 
-    _check_differentiable(run(inputs.clone().requires_grad_()))
+    _check_differentiable(run(inputs.clone().requires_grad_().clone()))
     return Fed(inputs, run, f"token ids below {vocab}, probed at the embedding's output")
 
 

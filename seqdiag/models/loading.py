@@ -14,11 +14,11 @@ from types import ModuleType
 
 from torch import nn
 
-from seqdiag.errors import SeqdiagError, UsageError
+from seqdiag.errors import SeqdiagError, UnavailableError, UsageError
 
 
 @contextlib.contextmanager
-def user_code(what: str) -> Iterator[None]:
+def user_code(what: str, option: str = "--model") -> Iterator[None]:
     """Runs a user's code: what it prints goes to stderr, what it raises becomes one line."""
     try:
         with contextlib.redirect_stdout(sys.stderr), _stdout_to_stderr():
@@ -30,7 +30,7 @@ def user_code(what: str) -> Iterator[None]:
         if len(reason) > 300:
             reason = f"{reason[:297]}..."
         raise UsageError(
-            f"--model: {what} raised {type(error).__name__}: {reason}",
+            f"{option}: {what} raised {type(error).__name__}: {reason}",
             hint="--debug shows where",
         ) from error
 
@@ -77,6 +77,32 @@ def build_model(spec: str, arguments: Mapping[str, object]) -> nn.Module:
     if not isinstance(module, nn.Module):
         raise UsageError(f"--model: {spec} returned {module!r:.60}, not a torch.nn.Module")
     return module
+
+
+def build_hf(location: str) -> nn.Module:
+    """Returns a causal LM of `transformers`: a folder's own weights, or random ones for a config.
+
+    `location` is a `config.json` or its folder. Nothing is downloaded. Raises `UnavailableError`
+    without the package.
+    """
+    path = Path(location)
+    folder = path.parent if path.is_file() else path
+    if not (path.is_file() or (folder / "config.json").is_file()):
+        raise UsageError(f"--hf: no config.json at {location}")
+    if importlib.util.find_spec("transformers") is None:
+        raise UnavailableError(
+            "--hf: transformers is not installed", hint="pip install 'seqdiag[hf]'"
+        )
+    with user_code(f"building {location}", option="--hf"):
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+        if any(folder.glob("*.safetensors")) or any(folder.glob("pytorch_model*.bin")):
+            model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
+        else:
+            config = AutoConfig.from_pretrained(path, local_files_only=True)
+            model = AutoModelForCausalLM.from_config(config)
+    assert isinstance(model, nn.Module)
+    return model
 
 
 def _import(location: str) -> ModuleType:

@@ -209,3 +209,19 @@ def test_yarn() -> None:
     ours = Rope(64, scaling="yarn", factor=4.0, original=1024)
     torch.testing.assert_close(ours.frequencies().float(), frequencies, rtol=1e-5, atol=0)
     assert ours.attention_scale() == pytest.approx(scale)
+
+
+def test_hf_config_and_folder(tmp_path: Any) -> None:
+    """Random weights for a config alone, the folder's own where it has them."""
+    import seqdiag
+
+    model = built("llama", num_attention_heads=4, intermediate_size=40)
+    model.config.save_pretrained(tmp_path / "bare")
+    model.save_pretrained(tmp_path / "whole")
+    bare = seqdiag.gradflow(hf=str(tmp_path / "bare" / "config.json"), seq_len=9)
+    whole = seqdiag.gradflow(hf=str(tmp_path / "whole"), seq_len=9)
+    given = seqdiag.gradflow(model, seq_len=9)
+    norms = [[r["grad_norm"] for r in result.records] for result in (bare, whole, given)]
+    assert norms[1] == pytest.approx(norms[2], rel=1e-5)
+    assert norms[0] != pytest.approx(norms[1], rel=1e-2)
+    assert len(seqdiag.gradflow(hf=str(tmp_path / "bare"), by="layer", seq_len=9).records) == 2

@@ -6,11 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import torch
-
 from seqdiag.diagnostics.gradflow.by_layer import gradients
 from seqdiag.diagnostics.gradflow.spec import GradflowSpec
-from seqdiag.diagnostics.gradflow.subjects import subjects
+from seqdiag.diagnostics.gradflow.subjects import Subject
 from seqdiag.measure.probes import step_norms
 from seqdiag.report.result import PlotSpec
 from seqdiag.report.schema import Status, column
@@ -55,10 +53,10 @@ def headline(spec: GradflowSpec) -> None:
     return None
 
 
-def rows(spec: GradflowSpec, device: torch.device) -> Iterator[CellRow]:
+def rows(spec: GradflowSpec, subjects: Iterator[Subject]) -> Iterator[CellRow]:
     """Yields layer by layer, each from the first step to the last."""
     wanted = None if spec.steps_back is None else set(spec.steps_back)
-    for subject in subjects(spec, device):
+    for subject in subjects:
         found = gradients(spec, subject)
         norms = [step_norms(g)[0].tolist() for g in found.outputs]
         last = norms[-1][-1]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from seqdiag.diagnostics.gradflow.spec import GradflowSpec
-from seqdiag.diagnostics.gradflow.subjects import subjects
+from seqdiag.diagnostics.gradflow.subjects import Subject
 from seqdiag.errors import UsageError
 from seqdiag.measure.decay import decay_per_step
 from seqdiag.measure.jacobian import jacobian_profile, recurrent_weights
@@ -61,9 +61,9 @@ def headline(spec: GradflowSpec) -> Callable[[JacobianRow], bool]:
     return lambda row: row.steps_back in lags
 
 
-def rows(spec: GradflowSpec, device: torch.device) -> Iterator[JacobianRow]:
+def rows(spec: GradflowSpec, subjects: Iterator[Subject]) -> Iterator[JacobianRow]:
     """Yields the lags from 1 to the whole sequence."""
-    for subject in subjects(spec, device):
+    for subject in subjects:
         exact, _, x = subject.fed_as(torch.float64)
         layer = exact.recurrent
         if layer is None:

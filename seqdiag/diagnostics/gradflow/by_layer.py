@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from seqdiag.diagnostics.gradflow.spec import GradflowSpec
-from seqdiag.diagnostics.gradflow.subjects import Subject, subjects
+from seqdiag.diagnostics.gradflow.subjects import Subject
 from seqdiag.measure.layers import LayerGradients, find_layers, layer_gradients
 from seqdiag.measure.probes import step_norms
 from seqdiag.report.result import PlotSpec
@@ -62,9 +62,9 @@ def gradients(spec: GradflowSpec, subject: Subject) -> LayerGradients:
         return layer_gradients(run, x, find_layers(cast.module), cast.reduce)
 
 
-def rows(spec: GradflowSpec, device: torch.device) -> Iterator[LayerRow]:
+def rows(spec: GradflowSpec, subjects: Iterator[Subject]) -> Iterator[LayerRow]:
     """Yields the layers from the input to the output."""
-    for subject in subjects(spec, device):
+    for subject in subjects:
         found = gradients(spec, subject)
         norms, logs = zip(*(_whole_norm(g) for g in found.outputs), strict=True)
         for index, name in enumerate(found.names):

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import torch
-
 from seqdiag.diagnostics.gradflow.spec import GradflowSpec
+from seqdiag.diagnostics.gradflow.subjects import Subject
 from seqdiag.measure.logits import softmax_health
 from seqdiag.report.result import PlotSpec
 from seqdiag.report.schema import Status, column
@@ -51,7 +50,7 @@ def headline(spec: GradflowSpec) -> None:
     return None
 
 
-def rows(spec: GradflowSpec, device: torch.device) -> Iterator[LogitsRow]:
+def rows(spec: GradflowSpec, subjects: Iterator[Subject]) -> Iterator[LogitsRow]:
     """Yields all dimensions unscaled, then scaled."""
     for scaled in (False, True):
         for d_k in spec.d_k:

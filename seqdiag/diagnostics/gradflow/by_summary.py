@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
-import torch
 
 from seqdiag.diagnostics.gradflow.measuring import Measured, profiles
 from seqdiag.diagnostics.gradflow.spec import GradflowSpec
+from seqdiag.diagnostics.gradflow.subjects import Subject
 from seqdiag.measure.decay import decay_per_step, horizon
 from seqdiag.report.schema import Status, column
 
@@ -73,14 +73,14 @@ def headline(spec: GradflowSpec) -> None:
     return None
 
 
-def rows(spec: GradflowSpec, device: torch.device) -> Iterator[SummaryRow | SpreadRow]:
+def rows(spec: GradflowSpec, subjects: Iterator[Subject]) -> Iterator[SummaryRow | SpreadRow]:
     """Yields a row as each subject is done; over many seeds, when all are."""
     if spec.seeds == 1:
-        for one in profiles(spec, device):
+        for one in profiles(spec, subjects):
             yield _summary(spec, one)
         return
     by_subject: dict[str, list[SummaryRow]] = {}
-    for one in profiles(spec, device):
+    for one in profiles(spec, subjects):
         by_subject.setdefault(one.subject, []).append(_summary(spec, one))
     for subject, summaries in by_subject.items():
         yield _spread(spec, subject, summaries)

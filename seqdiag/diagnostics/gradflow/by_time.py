@@ -6,10 +6,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import torch
-
 from seqdiag.diagnostics.gradflow.measuring import profiles
 from seqdiag.diagnostics.gradflow.spec import GradflowSpec
+from seqdiag.diagnostics.gradflow.subjects import Subject
 from seqdiag.measure.decay import decay_per_step, horizon
 from seqdiag.measure.probes import Profile
 from seqdiag.report.result import PlotSpec
@@ -61,9 +60,9 @@ def headline(spec: GradflowSpec) -> Callable[[TimeRow], bool]:
     return lambda row: row.steps_back in lags
 
 
-def rows(spec: GradflowSpec, device: torch.device) -> Iterator[TimeRow]:
+def rows(spec: GradflowSpec, subjects: Iterator[Subject]) -> Iterator[TimeRow]:
     """Yields the steps from first to last."""
-    for one in profiles(spec, device):
+    for one in profiles(spec, subjects):
         lost = sum(one.profile.underflowed) if one.profile else 0
         for lag in sorted(_lags(spec), reverse=True):
             step = spec.seq_len - 1 - lag
@@ -78,6 +77,7 @@ def rows(spec: GradflowSpec, device: torch.device) -> Iterator[TimeRow]:
 def conclude(spec: GradflowSpec, rows: Sequence[TimeRow]) -> list[str]:
     """Says how far each subject's gradient carries, what underflowed, and what a lag is."""
     findings = []
+    own = spec.model is not None or spec.hf is not None
     for subject in dict.fromkeys(row.subject for row in rows):
         mine = [row for row in rows if row.subject == subject and row.seed == spec.seed]
         if spec.steps_back is None and mine[0].status != "unsupported":
@@ -85,12 +85,12 @@ def conclude(spec: GradflowSpec, rows: Sequence[TimeRow]) -> list[str]:
         for note in dict.fromkeys(row.note for row in mine if row.note):
             count = sum(row.note == note for row in mine)
             findings.append(f"{subject}, {count} of {len(mine)} steps: {note}.")
-    if spec.model is None and any(row.steps_back == _ARTICLE_LAG for row in rows):
+    if not own and any(row.steps_back == _ARTICLE_LAG for row in rows):
         findings.append(
             "steps_back counts from the last step, which is 0: g[-50], often called 50 steps "
             f"back, is steps_back {_ARTICLE_LAG}."
         )
-    if spec.model is None and spec.steps_back is None:
+    if not own and spec.steps_back is None:
         findings.append(
             "One draw of the weights: --by summary --seeds 20 shows the spread, "
             "--forget-bias 2 what an LSTM gains, --model file.py:factory your own."

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from torch import nn
+
 from seqdiag.diagnostics.gradflow import (
     by_cell,
     by_jacobian,
@@ -14,6 +16,7 @@ from seqdiag.diagnostics.gradflow import (
     by_time,
 )
 from seqdiag.diagnostics.gradflow.spec import GradflowSpec, View
+from seqdiag.diagnostics.gradflow.subjects import subjects
 from seqdiag.measure.device import resolve_device
 from seqdiag.report.result import Diagnosis
 
@@ -28,8 +31,8 @@ VIEWS: dict[View, Any] = {
 """To add a view: a module with `row_type`, `rows`, `count`, `conclude`, `headline` and `PLOT`."""
 
 
-def gradflow(spec: GradflowSpec) -> Diagnosis:
-    """Returns the diagnosis for `spec`.
+def gradflow(spec: GradflowSpec, module: nn.Module | None = None) -> Diagnosis:
+    """Returns the diagnosis for `spec`, of `module` where one is given; it is left as it was.
 
     Raises `UsageError` for options that do not fit each other or a module that cannot be built or
     fed, `UnavailableError` for an absent device.
@@ -41,7 +44,7 @@ def gradflow(spec: GradflowSpec) -> Diagnosis:
         command="gradflow",
         spec=dataclasses.asdict(spec),
         row_type=view.row_type(spec),
-        rows=view.rows(spec, device),
+        rows=view.rows(spec, subjects(spec, device, module)),
         total=view.count(spec),
         conclude=lambda rows: view.conclude(spec, rows),
         plot=view.PLOT,

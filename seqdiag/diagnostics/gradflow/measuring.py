@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from seqdiag.diagnostics.gradflow.spec import GradflowSpec
-from seqdiag.diagnostics.gradflow.subjects import Subject, subjects
+from seqdiag.diagnostics.gradflow.subjects import Subject
 from seqdiag.errors import SeqdiagError, is_memory
 from seqdiag.measure.lyapunov import leading_exponent
 from seqdiag.measure.probes import Profile, input_gradient, profile_as, profile_float64
@@ -27,23 +27,23 @@ class Measured:
     note: str = ""
 
 
-def profiles(spec: GradflowSpec, device: torch.device) -> Iterator[Measured]:
+def profiles(spec: GradflowSpec, subjects: Iterator[Subject]) -> Iterator[Measured]:
     """Yields the profile of every subject of `spec`, seed by seed."""
     dtype = getattr(torch, spec.dtype)
-    for subject in subjects(spec, device):
+    for subject in subjects:
         try:
             profile = _profile(subject, dtype)
         except SeqdiagError:
             raise
         except RuntimeError as error:  # a kernel that the dtype does not have on this device
-            if spec.model is not None or is_memory(error):
+            if subject.own or is_memory(error):
                 raise
             yield Measured(
                 subject.name, subject.seed, None, status="unsupported", note=_first_line(error)
             )
             continue
         lyapunov = _lyapunov(subject) if spec.by == "summary" else None
-        yield Measured(subject.name, subject.seed, profile, lyapunov)
+        yield Measured(subject.name, subject.seed, profile, lyapunov, note=subject.note)
 
 
 def _profile(subject: Subject, dtype: torch.dtype) -> Profile:

@@ -24,6 +24,8 @@ class GradflowSpec:
     arch: tuple[str, ...] | None = None
     model: str | None = None
     model_arg: tuple[str, ...] = ()
+    hf: str | None = None
+    """A config.json of a `transformers` causal LM, or its folder."""
     seq_len: int = 60
     hidden: int = 32
     batch: int | None = None
@@ -87,15 +89,16 @@ class GradflowSpec:
 
     @property
     def n_subjects(self) -> int:
-        if self.model is not None:
+        if self.model is not None or self.hf is not None:
             return 1
         return len(subject_names(self.architectures, self.subject_options))
 
     def check(self) -> None:
         """Raises `UsageError` for options that do not fit each other."""
-        if self.model is not None and (self.arch is not None or self.pattern is not None):
-            raise UsageError("--model excludes --arch and --pattern")
-        if self.model is None:
+        ours = self.arch is not None or self.pattern is not None
+        if ours + (self.model is not None) + (self.hf is not None) > 1:
+            raise UsageError("--model, --hf, and --arch or --pattern exclude each other")
+        if self.model is None and self.hf is None:
             check_architectures(self.architectures, self.subject_options)
         if self.dtype not in DTYPES:
             raise UsageError(f"--dtype: {self.dtype!r} is not one of {', '.join(DTYPES)}")

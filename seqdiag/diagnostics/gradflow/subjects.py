@@ -8,6 +8,7 @@ import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from seqdiag.errors import UsageError
 from seqdiag.measure.probes import Reduce, Run, along_random
 from seqdiag.measure.training import train_to_copy
 from seqdiag.models.adapting import Feeding, feed
-from seqdiag.models.loading import build_model, user_code
+from seqdiag.models.loading import build_hf, build_model, user_code
 from seqdiag.models.recurrent import Recurrent
 from seqdiag.models.subjects import draw_subjects
 
@@ -36,6 +37,7 @@ class Subject:
     reduce: Reduce
     own: bool = False
     """Whether the module is the user's."""
+    note: str = ""
 
     def guarded(self) -> contextlib.AbstractContextManager[None]:
         """Guards a forward and backward pass: what a user's module raises is the user's error."""
@@ -49,7 +51,7 @@ class Subject:
         """Returns a copy in another dtype; this one stays as it is."""
         try:
             module = copy.deepcopy(self.module)
-        except Exception:  # locks, cached tensors: it was built for us alone, so it may change
+        except Exception:  # locks, cached tensors: a module built for us alone may change
             module = self.module
         with user_code(f"casting the module to {dtype}"):
             module = module.to(dtype)
@@ -66,13 +68,21 @@ class Subject:
         return (subject, *self.feed(subject.module, dtype))
 
 
-def subjects(spec: GradflowSpec, device: torch.device) -> Iterator[Subject]:
+def subjects(
+    spec: GradflowSpec, device: torch.device, module: nn.Module | None = None
+) -> Iterator[Subject]:
     """Yields every subject of `spec`, seed by seed, trained where that was asked."""
-    chosen = _own_module if spec.model is not None else _built_in
-    for subject in chosen(spec, device):
+    if spec.by == "logits":
+        return
+    if module is not None or spec.model is not None or spec.hf is not None:
+        found = _own_module(spec, device, module)
+    else:
+        found = _built_in(spec, device)
+    for subject in found:
         if spec.after_steps:
             run, x = subject.fed()
-            train_to_copy(subject.module, run, x, spec.after_steps, spec.lr)
+            with subject.guarded():
+                train_to_copy(subject.module, run, x, spec.after_steps, spec.lr)
         yield subject
 
 
@@ -90,10 +100,9 @@ def _built_in(spec: GradflowSpec, device: torch.device) -> Iterator[Subject]:
             yield Subject(name, seed, module, feed_layer, _reduce(spec, layer, seed))
 
 
-def _own_module(spec: GradflowSpec, device: torch.device) -> Iterator[Subject]:
-    assert spec.model is not None
-    name = spec.model.rpartition(":")[2]
-    arguments = _parse_arguments(spec.model_arg)
+def _own_module(
+    spec: GradflowSpec, device: torch.device, given: nn.Module | None
+) -> Iterator[Subject]:
     for seed in spec.all_seeds:
 
         def feed_module(
@@ -116,8 +125,30 @@ def _own_module(spec: GradflowSpec, device: torch.device) -> Iterator[Subject]:
 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            module = build_model(spec.model, arguments).to(device).train(spec.train_mode)
-            yield Subject(name, seed, module, feed_module, _reduce(spec, module, seed), own=True)
+            name, module = _build(spec, given)
+            module, note = _uncompiled(module)
+            if given is not None:
+                module = copy.deepcopy(module)
+            module = module.to(device).train(spec.train_mode)
+            reduce = _reduce(spec, module, seed)
+            yield Subject(name, seed, module, feed_module, reduce, own=True, note=note)
+
+
+def _build(spec: GradflowSpec, given: nn.Module | None) -> tuple[str, nn.Module]:
+    if given is not None:
+        return type(_uncompiled(given)[0]).__name__, given
+    if spec.hf is not None:
+        return Path(spec.hf.removesuffix("/config.json")).name, build_hf(spec.hf)
+    assert spec.model is not None
+    return spec.model.rpartition(":")[2], build_model(spec.model, _arguments(spec.model_arg))
+
+
+def _uncompiled(module: nn.Module) -> tuple[nn.Module, str]:
+    """Returns the module behind torch.compile, whose graph takes no hooks, and what to say."""
+    inner = getattr(module, "_orig_mod", None)
+    if isinstance(inner, nn.Module):
+        return inner, "measured without torch.compile"
+    return module, ""
 
 
 def _reduce(spec: GradflowSpec, module: nn.Module, seed: int) -> Reduce:
@@ -126,7 +157,7 @@ def _reduce(spec: GradflowSpec, module: nn.Module, seed: int) -> Reduce:
     return torch.sum if kind == "sum" else along_random(seed)
 
 
-def _parse_arguments(pairs: Sequence[str]) -> dict[str, object]:
+def _arguments(pairs: Sequence[str]) -> dict[str, object]:
     """Returns `key=value` pairs; a value is a Python literal, true or false, else the text."""
     arguments: dict[str, object] = {}
     for pair in pairs:

@@ -1,0 +1,40 @@
+"""The diagnostics from Python: the same options as on the command line, with `_` for `-`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from seqdiag.report.result import Result
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def gradflow(model: nn.Module | None = None, **options: Any) -> Result:
+    """Returns how much gradient of a loss at the last step reaches each earlier step.
+
+    `model` is a module that maps floats (B, T, D) or token ids (B, T) to something with a time
+    axis; it is left as it was. Without one, `arch` names built-in layers. Options are those of
+    `GradflowSpec`: `by`, `seq_len`, `steps_back`, `seeds`, `dtype` ... Raises `UsageError` for
+    options that do not fit.
+    """
+    from seqdiag.diagnostics.gradflow import GradflowSpec
+    from seqdiag.diagnostics.gradflow import gradflow as diagnose
+
+    return diagnose(GradflowSpec(**_tuples(options)), model).run()
+
+
+def kvcache(*models: str, **options: Any) -> Result:
+    """Returns the bytes that models keep between decode steps.
+
+    `models` are presets or paths; options are those of `KvcacheSpec`: `ctx`, `batch`, `dtype` ...
+    """
+    from seqdiag.diagnostics.kvcache import KvcacheSpec
+    from seqdiag.diagnostics.kvcache import kvcache as diagnose
+
+    return diagnose(KvcacheSpec(models=models, **_tuples(options))).run()
+
+
+def _tuples(options: dict[str, Any]) -> dict[str, Any]:
+    """Returns the options with lists as the tuples that a frozen spec holds."""
+    return {k: tuple(v) if isinstance(v, list | range) else v for k, v in options.items()}

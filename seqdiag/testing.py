@@ -1,0 +1,92 @@
+"""The diagnostics as assertions for your own test suite.
+
+from seqdiag.testing import assert_gradient_reaches
+
+def test_my_model():
+    assert_gradient_reaches(MyModel(), steps_back=50, min_ratio=1e-3)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from seqdiag.api import gradflow
+from seqdiag.errors import UsageError
+
+
+def assert_gradient_reaches(
+    model: nn.Module, *, steps_back: int, min_ratio: float = 1e-3, **options: Any
+) -> None:
+    """Asserts that `min_ratio` of the last step's gradient reaches `steps_back` steps back.
+
+    Options are those of `seqdiag.gradflow`; `seq_len` is just long enough unless given. Raises
+    `AssertionError` with the ratio and the horizon, `UsageError` if the module cannot be fed.
+    """
+    options.setdefault("seq_len", steps_back + 1)
+    result = gradflow(model, **options)
+    (row,) = [record for record in result.records if record["steps_back"] == steps_back]
+    ratio = row["grad_ratio"]
+    if isinstance(ratio, int | float) and ratio >= min_ratio:
+        return
+    held = [
+        int(record["steps_back"] or 0)
+        for record in result.records
+        if isinstance(record["grad_ratio"], int | float) and record["grad_ratio"] >= min_ratio
+    ]
+    shown = "no number" if ratio is None else f"{ratio:.3g}"
+    note = f" ({row['note']})" if row["note"] else ""
+    raise AssertionError(
+        f"{type(model).__name__}: {steps_back} steps back the gradient is {shown} of the last "
+        f"step's, less than {min_ratio:g}{note}; it holds up to {max(held, default=0)} steps back"
+    )
+
+
+def assert_step_matches_forward(
+    model: nn.Module,
+    *,
+    width: int,
+    seq_len: int = 65,
+    batch: int = 2,
+    rtol: float = 1e-4,
+    seed: int = 0,
+) -> None:
+    """Asserts that a module's `step` and its `forward` are one function.
+
+    The module has `forward(x: (B, T, D)) -> (B, T, ...)`, `init_state(batch)` and
+    `step(x_t: (B, D), state) -> (y_t, state)`. `rtol` is relative to the largest output. Raises
+    `AssertionError` with the first step that differs.
+    """
+    missing = [name for name in ("init_state", "step") if not hasattr(model, name)]
+    if missing:
+        raise UsageError(f"{type(model).__name__} has no {' and no '.join(missing)}")
+    reference = next(model.parameters(), torch.zeros(()))
+    x = torch.randn(batch, seq_len, width, generator=torch.Generator().manual_seed(seed))
+    x = x.to(reference)
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            whole: Tensor = model(x)
+            stepped = _stepped(model, x)
+    finally:
+        model.train(was_training)
+    scale = whole.abs().max().clamp(min=torch.finfo(whole.dtype).tiny)
+    errors = ((whole - stepped).abs().flatten(2).amax(2).amax(0) / scale).tolist()
+    wrong = [t for t, error in enumerate(errors) if not error <= rtol]
+    if wrong:
+        raise AssertionError(
+            f"{type(model).__name__}: step and forward differ from step {wrong[0]} on: relative "
+            f"error {errors[wrong[0]]:.3g}, at most {max(errors):.3g} over {seq_len} steps, "
+            f"allowed {rtol:g}"
+        )
+
+
+def _stepped(model: Any, x: Tensor) -> Tensor:
+    state, outputs = model.init_state(x.shape[0]), []
+    for x_t in x.unbind(1):
+        y_t, state = model.step(x_t, state)
+        outputs.append(y_t)
+    return torch.stack(outputs, dim=1)
