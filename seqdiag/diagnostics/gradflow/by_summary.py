@@ -127,7 +127,7 @@ def _summary(spec: GradflowSpec, one: Measured) -> SummaryRow:
             status, note = "nonfinite", "the gradient is not a number at some step"
         else:
             decay, reached = decay_per_step(log10), horizon(log10, spec.horizon_ratio)
-            note = _limits(spec, one)
+            note = "; ".join(filter(None, (one.note, _limits(spec, one))))
     return SummaryRow(
         subject=one.subject,
         seed=one.seed,

@@ -69,6 +69,7 @@ def rows(spec: GradflowSpec, subjects: Iterator[Subject]) -> Iterator[TimeRow]:
             norm, log10, ratio, status, note = None, None, None, one.status, one.note
             if one.profile is not None:
                 norm, log10, ratio, status, note = _read(one.profile, step, spec, lost)
+                note = "; ".join(filter(None, (one.note, note)))
             yield TimeRow(
                 one.subject, one.seed, spec.seq_len, step, lag, norm, log10, ratio, status, note
             )
