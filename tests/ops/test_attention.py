@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from seqdiag.ops.attention import IMPLEMENTATIONS, AttentionProblem, attention
+from seqdiag.ops.attention import IMPLEMENTATIONS, AttentionProblem, attention, blocked
 from seqdiag.ops.registry import load_implementation
 
 # batch, heads, kv heads, query length, key length, head_dim, v_head_dim, causal, window
@@ -59,6 +59,15 @@ def test_reference_is_the_definition(shape: tuple[Any, ...]) -> None:
     causal, window = shape[-2:]
     out = attention(q, k, v, causal=causal, window=window, impl="reference")
     torch.testing.assert_close(out, by_hand(q, k, v, causal, window), rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_keys_in_pieces_give_the_same(
+    shape: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocked, "_SCORES", 64)
+    monkeypatch.setattr(blocked, "_QUERIES", 3)
+    test_forward_and_gradients("blocked", shape)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

@@ -7,93 +7,102 @@ a window. Where the keys of one block are too many, they come in pieces joined b
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
+from seqdiag.ops.threads import one_thread
+
 _QUERIES = 128
-_SCORES = 2**20
-"""Most scores held at once, over all heads of a batch element."""
+_SCORES = 2**19
+"""Most scores held at once: 2 MiB in float32, which stays in the cache."""
 
 
 def blocked(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool, window: int | None, scale: float
 ) -> Tensor:
     """Returns attention; the scores of one block are all that is held beside the output."""
-    batch, heads, q_len, _ = q.shape
+    batch, heads, q_len, dim = q.shape
     kv_heads, kv_len = k.shape[1:3]
-    group = heads // kv_heads
-    rows = []
-    for start in range(0, q_len, _QUERIES):
-        stop = min(start + _QUERIES, q_len)
-        # The queries of a group share their keys: they stand as rows of one matrix.
-        block = q[:, :, start:stop].reshape(batch, kv_heads, group, stop - start, -1) * scale
-        first, last = _keys_seen(start, stop, q_len, kv_len, causal, window)
-        out = _one_block(block, k, v, start + kv_len - q_len, first, last, causal, window)
-        rows.append(out.reshape(batch, heads, stop - start, -1))
-    return torch.cat(rows, dim=2)
+    # The queries of a group share their keys: they stand as rows of one matrix.
+    queries = (q * scale).reshape(batch * kv_heads, heads // kv_heads, q_len, dim)
+    keys, values = k.flatten(0, 1).transpose(1, 2), v.flatten(0, 1)
+    out = []
+    with one_thread(q):
+        for start in range(0, q_len, _QUERIES):
+            block = queries[:, :, start : start + _QUERIES]
+            mask = _Mask(start + kv_len - q_len, block.shape[2], kv_len, causal, window)
+            rows = _some_heads(block.flatten(1, 2), keys, values, mask)
+            out.append(rows.view(batch, heads, block.shape[2], -1))
+    return torch.cat(out, dim=2)
 
 
-def _keys_seen(
-    start: int, stop: int, q_len: int, kv_len: int, causal: bool, window: int | None
-) -> tuple[int, int]:
-    """Returns the range of keys that any query of a block sees."""
-    offset = kv_len - q_len
-    last = min(kv_len, max(0, stop + offset)) if causal else kv_len
-    first = 0 if window is None else min(last, max(0, start + offset - window + 1))
-    return first, last
+@dataclass(frozen=True, slots=True)
+class _Mask:
+    """What the queries of one block see, the first of which stands at `position`."""
+
+    position: int
+    queries: int
+    kv_len: int
+    causal: bool
+    window: int | None
+
+    def reach(self) -> tuple[int, int]:
+        """Returns the range of keys that any of the queries sees."""
+        end = self.position + self.queries
+        last = min(self.kv_len, max(0, end)) if self.causal else self.kv_len
+        if self.window is None:
+            return 0, last
+        return min(last, max(0, self.position - self.window + 1)), last
+
+    def hide(self, scores: Tensor, start: int) -> None:
+        """Masks scores (H, G * Q, S) of the keys from `start` in place; only edges need a look."""
+        scores = scores.view(len(scores), -1, self.queries, scores.shape[-1])
+        end, stop = self.position + self.queries, start + scores.shape[-1]
+        at = torch.arange(self.position, end, device=scores.device)[:, None]
+        keys = torch.arange(start, stop, device=scores.device)[None, :]
+        late = max(0, self.position + 1 - start)
+        if self.causal and late < stop - start:
+            scores[..., late:].masked_fill_(keys[:, late:] > at, -torch.inf)
+        early = 0 if self.window is None else end - self.window - start
+        if self.window is not None and early > 0:
+            scores[..., :early].masked_fill_(keys[:, :early] <= at - self.window, -torch.inf)
 
 
-def _one_block(
-    block: Tensor,
-    k: Tensor,
-    v: Tensor,
-    position: int,
-    first: int,
-    last: int,
-    causal: bool,
-    window: int | None,
-) -> Tensor:
-    """Returns the output of one block of scaled queries (B, Hkv, G, Q, D)."""
-    batch, kv_heads, group, queries, _ = block.shape
-    flat = block.reshape(batch, kv_heads, group * queries, -1)
-    piece = max(queries, _SCORES // (kv_heads * group * queries))
-    peak = flat.new_full((*flat.shape[:3], 1), -torch.inf)
+def _some_heads(block: Tensor, keys: Tensor, values: Tensor, mask: _Mask) -> Tensor:
+    """Returns the output (H, G * Q, Dv), as many heads at once as the scores leave room for."""
+    first, last = mask.reach()
+    at_once = max(1, _SCORES // max(1, block.shape[1] * (last - first)))
+    parts = [
+        _one_block(block[i : i + at_once], keys[i : i + at_once], values[i : i + at_once], mask)
+        for i in range(0, len(block), at_once)
+    ]
+    return torch.cat(parts)
+
+
+def _one_block(block: Tensor, keys: Tensor, values: Tensor, mask: _Mask) -> Tensor:
+    """Returns the output of scaled queries (H, G * Q, D), keys (H, D, S), values (H, S, Dv)."""
+    first, last = mask.reach()
+    piece = max(mask.queries, _SCORES // block.shape[1])
+    every_row_sees = not mask.causal or mask.position >= 0
+    if last - first <= piece and every_row_sees:
+        scores = block @ keys[:, :, first:last]
+        mask.hide(scores, first)
+        return torch.softmax(scores, dim=-1) @ values[:, first:last]
+    peak = block.new_full((*block.shape[:2], 1), -torch.inf)
     total = torch.zeros_like(peak)
-    out = flat.new_zeros(*flat.shape[:3], v.shape[-1])
+    out = block.new_zeros(*block.shape[:2], values.shape[-1])
     for start in range(first, last, piece):
         stop = min(start + piece, last)
-        scores = flat @ k[:, :, start:stop].transpose(-1, -2)
-        seen = _seen(queries, position, start, stop, causal, window, block.device)
-        if seen is not None:
-            grouped = scores.view(batch, kv_heads, group, queries, -1)
-            scores = grouped.masked_fill(~seen, -torch.inf).view_as(scores)
-        highest = torch.maximum(peak, scores.amax(dim=-1, keepdim=True))
+        scores = block @ keys[:, :, start:stop]
+        mask.hide(scores, start)
+        highest = torch.maximum(peak, scores.detach().amax(dim=-1, keepdim=True))
         # A row that has seen no key yet has no peak: any finite one gives exp(-inf) = 0.
-        level = highest.detach().nan_to_num(neginf=0.0)
-        weights = torch.exp(scores - level)
+        level = highest.nan_to_num(neginf=0.0)
+        weights = scores.sub_(level).exp_()
         kept = torch.exp(peak - level)
         total = total * kept + weights.sum(dim=-1, keepdim=True)
-        out = out * kept + weights @ v[:, :, start:stop]
-        peak = highest.detach()
-    return (out / total.masked_fill(total == 0, 1.0)).view(batch, kv_heads, group, queries, -1)
-
-
-def _seen(
-    queries: int,
-    position: int,
-    start: int,
-    stop: int,
-    causal: bool,
-    window: int | None,
-    device: torch.device,
-) -> Tensor | None:
-    """Returns the mask of a piece, or None where every query sees every key of it."""
-    whole = not causal or stop - 1 <= position
-    if window is not None:
-        whole = whole and start > position + queries - 1 - window
-    if whole:
-        return None
-    at = torch.arange(position, position + queries, device=device)[:, None]
-    keys = torch.arange(start, stop, device=device)[None, :]
-    seen = keys <= at
-    return seen if window is None else seen & (keys > at - window)
+        out = out * kept + weights @ values[:, start:stop]
+        peak = highest
+    return out / total.masked_fill(total == 0, 1.0)
