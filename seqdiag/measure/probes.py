@@ -23,7 +23,7 @@ Reduce = Callable[[Tensor], Tensor]
 
 _SAFE = 960
 """Powers of two within +-960 are computed without loss in float64, whose range is +-1022."""
-_SEGMENT = 16
+_SEGMENT = 64
 _LOG10_2 = math.log10(2.0)
 
 
@@ -83,18 +83,22 @@ def profile_float64(
 ) -> Profile:
     """Returns the profile in float64; `x` and the parameters behind `run` are float64.
 
-    A recurrent layer whose gradient leaves the range is differentiated segment by segment, which
-    has no floor. Any other module is run again with the gradient scaled by 2^1000 and 2^-1000.
+    A long or steep recurrent layer is differentiated segment by segment, which has no floor and
+    is faster. Any other module is run again with the gradient scaled by 2^1000 and 2^-1000.
     """
+    if recurrent is not None and x.shape[1] > _SEGMENT:
+        norms, log2 = _by_segments(recurrent, x, reduce)
+        underflowed = (norms == 0) & log2.isfinite()
+        return Profile(norms.tolist(), (log2 * _LOG10_2).tolist(), underflowed.tolist())
     norms, log2 = step_norms(input_gradient(run, x, reduce=reduce))
     unsafe = ~(log2.abs() < _SAFE)
     lost = torch.zeros_like(unsafe)
     if bool(unsafe.any()) and not bool(norms.isnan().any()):
         if recurrent is not None:
-            log2 = _by_segments(recurrent, x, reduce)
+            norms, log2 = _by_segments(recurrent, x, reduce)
         else:
             log2, lost = _rescaled(run, x, log2, reduce)
-        norms = torch.where(unsafe, torch.exp2(log2), norms)
+            norms = torch.where(unsafe, torch.exp2(log2), norms)
     underflowed = lost | ((norms == 0) & log2.isfinite())
     return Profile(norms.tolist(), (log2 * _LOG10_2).tolist(), underflowed.tolist())
 
@@ -137,8 +141,10 @@ def _rescaled(run: Run, x: Tensor, log2: Tensor, reduce: Reduce) -> tuple[Tensor
     return log2.masked_fill(lost & (log2 < 0), -math.inf), lost
 
 
-def _by_segments(layer: Recurrent, x: Tensor, reduce: Reduce, size: int = _SEGMENT) -> Tensor:
-    """Returns log2 of the norm at each step, (T,), by backpropagation in segments.
+def _by_segments(
+    layer: Recurrent, x: Tensor, reduce: Reduce, size: int = _SEGMENT
+) -> tuple[Tensor, Tensor]:
+    """Returns the norm at each step and its log2, both (T,), by backpropagation in segments.
 
     Between segments the gradient of the state is divided by a power of two that is remembered,
     so neither a vanishing nor an exploding gradient leaves the range.
@@ -150,19 +156,21 @@ def _by_segments(layer: Recurrent, x: Tensor, reduce: Reduce, size: int = _SEGME
             starts.append(layer.scan(segment, starts[-1])[1])
     upstream: State | None = None
     exponent = 0
-    pieces: list[Tensor] = []
+    pieces: list[tuple[Tensor, Tensor]] = []
     for segment, start in zip(reversed(segments), reversed(starts), strict=True):
         gradient, upstream = _segment_gradient(layer, segment, start, upstream, reduce)
-        log2 = step_norms(gradient)[1]
+        norms, log2 = step_norms(gradient)
         if size > 1 and not bool((log2.abs() < _SAFE).all()):
             return _by_segments(layer, x, reduce, size=1)  # a step may change it by hundreds
-        pieces.append(log2 + exponent)
+        exact = norms * 2.0**exponent if abs(exponent) < _SAFE else torch.exp2(log2 + exponent)
+        pieces.append((exact, log2 + exponent))
         largest = max(part.abs().max().item() for part in upstream)
         if largest > 0 and math.isfinite(largest):
             shift = math.frexp(largest)[1]
             upstream = tuple(torch.ldexp(part, torch.tensor(-shift)) for part in upstream)
             exponent += shift
-    return torch.cat(pieces[::-1])
+    norms, log2 = (torch.cat(part) for part in zip(*reversed(pieces), strict=True))
+    return norms, log2
 
 
 def _segment_gradient(
