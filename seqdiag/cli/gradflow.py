@@ -67,6 +67,13 @@ def gradflow(
             help="Which lags to show, 0 being the last step. Default: all.", metavar="LIST"
         ),
     ] = None,
+    lengths: Annotated[
+        str | None,
+        typer.Option(
+            help="Of the sequences of a padded batch: the loss is at each one's last step.",
+            metavar="LIST",
+        ),
+    ] = None,
     horizon_ratio: Annotated[
         str, typer.Option(help="What counts as reaching, for horizon_steps.", metavar="X")
     ] = "1e-3",
@@ -158,6 +165,7 @@ def gradflow(
             batch=parse_optional("--batch", parse_count, batch),
             by="jacobian" if jacobian else choose("--by", by, VIEWS),
             steps_back=parse_optional("--steps-back", _lags, steps_back),
+            lengths=parse_optional("--lengths", parse_counts, lengths),
             horizon_ratio=parse("--horizon-ratio", parse_float, horizon_ratio),
             seed=parse("--seed", _seed, seed),
             seeds=parse("--seeds", parse_count, seeds),

@@ -7,11 +7,12 @@ leaves the range of float64, it is measured again with its scale carried apart a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from seqdiag.models.mixer import State
 from seqdiag.models.recurrent import Recurrent
@@ -38,6 +39,10 @@ class Profile:
     underflowed: list[bool]
     """Where the norm is below the dtype's range although there is, or may be, a gradient."""
 
+    def last(self, steps: int) -> Profile:
+        """Returns the profile of the last `steps` steps."""
+        return Profile(self.norms[-steps:], self.log10_norms[-steps:], self.underflowed[-steps:])
+
 
 def along_random(seed: int) -> Reduce:
     """Returns the loss along one random unit direction of the output, the same for every batch.
@@ -52,6 +57,24 @@ def along_random(seed: int) -> Reduce:
         return loss
 
     return reduce
+
+
+def padded(run: Run, lengths: Sequence[int]) -> Run:
+    """Returns `run` over a padded batch, seen from the last valid step of each sequence.
+
+    Sequence b of the inputs (B, T, D) is their last `lengths[b]` steps. The module gets it from
+    step 0 on with zeros after it; of its output, the last valid step comes last.
+    """
+
+    def aligned(x: Tensor) -> Tensor:
+        gaps = [x.shape[1] - length for length in lengths]
+        starting = torch.stack(
+            [F.pad(row[gap:], (0, 0, 0, gap)) for row, gap in zip(x, gaps, strict=True)]
+        )
+        rows = zip(run(starting), gaps, strict=True)
+        return torch.stack([row.roll(gap, dims=0) for row, gap in rows])
+
+    return aligned
 
 
 def input_gradient(run: Run, x: Tensor, scale: float = 1.0, reduce: Reduce = torch.sum) -> Tensor:

@@ -6,7 +6,10 @@ import math
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
+import seqdiag
 from seqdiag.diagnostics.gradflow import GradflowSpec, gradflow
 from seqdiag.errors import UsageError
 
@@ -188,3 +191,33 @@ def test_options_that_do_not_fit(spec: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as caught:
         gradflow(GradflowSpec(**spec)).run()
     assert message in caught.value.message
+
+
+def test_a_padded_batch_is_measured_from_each_last_valid_step() -> None:
+    torch.manual_seed(0)
+    model = nn.GRU(8, 8, batch_first=True).double()
+    lengths = (9, 4, 12)
+    result = seqdiag.gradflow(model, lengths=lengths, seq_len=15, reduce="sum", d_in=8)
+    x = torch.randn(3, 15, 8, generator=torch.Generator().manual_seed(0)).double()
+    squares = torch.zeros(12)
+    for row, length in zip(x, lengths, strict=True):
+        alone = row[-length:].unsqueeze(0).requires_grad_()
+        (gradient,) = torch.autograd.grad(model(alone)[0][:, -1].sum(), alone)
+        squares[-length:] += gradient[0].square().sum(-1)
+    measured = [row["grad_norm"] for row in result.records]
+    assert [row["steps_back"] for row in result.records] == list(range(11, -1, -1))
+    assert measured == pytest.approx(squares.sqrt().tolist(), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"lengths": (9, 16)}, "16 is beyond --seq-len 15"),
+        ({"lengths": (9, 4), "batch": 3}, "2 of them do not make --batch 3"),
+        ({"lengths": (9,), "by": "layer"}, "--by time and summary"),
+        ({"lengths": (9, 4), "steps_back": (9,)}, "needs a length above it"),
+    ],
+)
+def test_lengths_that_do_not_fit(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        seqdiag.gradflow(arch=("rnn",), seq_len=15, **options)

@@ -135,7 +135,7 @@ def _summary(spec: GradflowSpec, one: Measured) -> SummaryRow:
         decay_per_step_ratio=decay,
         horizon_steps=reached,
         lyapunov_per_step=one.lyapunov,
-        reaches_start=None if reached is None else reached == spec.seq_len - 1,
+        reaches_start=None if reached is None else reached == spec.steps - 1,
         status=status,
         note=note,
     )
@@ -152,9 +152,9 @@ def _limits(spec: GradflowSpec, one: Measured) -> str:
         return "the last step itself has no gradient"
     parts = []
     if lost:
-        parts.append(f"{lost} of {spec.seq_len} steps underflow in {spec.dtype}")
+        parts.append(f"{lost} of {spec.steps} steps underflow in {spec.dtype}")
     if unseen:
-        parts.append(f"{unseen} of {spec.seq_len} steps are exactly zero")
+        parts.append(f"{unseen} of {spec.steps} steps are exactly zero")
     return "; ".join(parts)
 
 
@@ -175,7 +175,7 @@ def _spread(spec: GradflowSpec, subject: str, summaries: Sequence[SummaryRow]) -
         *decay,
         *reached,
         *lyapunov,
-        reaches_start=None if reached[0] is None else reached[0] >= spec.seq_len - 1,
+        reaches_start=None if reached[0] is None else reached[0] >= spec.steps - 1,
         status=failed[0].status if failed else "ok",
         note="; ".join(notes),
     )

@@ -35,7 +35,7 @@ class TimeRow:
     seed: int = column("seed of inputs and weights", identity=True)
     seq_len: int = column("steps in the sequence", identity=True)
     step: int = column("input step, from 0", identity=True)
-    steps_back: int = column("seq_len - 1 - step: 0 is the last step", identity=True)
+    steps_back: int = column("steps before the last, which is 0", identity=True)
     grad_norm: float | None = column("norm of d(sum of the last output) / d(input step)")
     grad_log10_norm: float | None = column(
         "log10 of it, finite where grad_norm underflows; empty where exactly zero", unit="log10"
@@ -56,7 +56,7 @@ def count(spec: GradflowSpec) -> int:
 def headline(spec: GradflowSpec) -> Callable[[TimeRow], bool]:
     """Returns which rows a table shows: lags 0, 1, 2, 5, 10, 20, 50 ... and the first step."""
     lags = {m * 10**e for m in (1, 2, 5) for e in range(9)}
-    lags |= {0, _ARTICLE_LAG, spec.seq_len - 1, *(spec.steps_back or ())}
+    lags |= {0, _ARTICLE_LAG, spec.steps - 1, *(spec.steps_back or ())}
     return lambda row: row.steps_back in lags
 
 
@@ -65,7 +65,7 @@ def rows(spec: GradflowSpec, subjects: Iterator[Subject]) -> Iterator[TimeRow]:
     for one in profiles(spec, subjects):
         lost = sum(one.profile.underflowed) if one.profile else 0
         for lag in sorted(_lags(spec), reverse=True):
-            step = spec.seq_len - 1 - lag
+            step = spec.steps - 1 - lag
             norm, log10, ratio, status, note = None, None, None, one.status, one.note
             if one.profile is not None:
                 norm, log10, ratio, status, note = _read(one.profile, step, spec, lost)
@@ -100,7 +100,7 @@ def conclude(spec: GradflowSpec, rows: Sequence[TimeRow]) -> list[str]:
 
 
 def _lags(spec: GradflowSpec) -> Sequence[int]:
-    return range(spec.seq_len) if spec.steps_back is None else spec.steps_back
+    return range(spec.steps) if spec.steps_back is None else spec.steps_back
 
 
 def _read(
@@ -114,9 +114,9 @@ def _read(
     shown = log10 if math.isfinite(log10) else None
     if profile.underflowed[step]:
         where = "a float64" if spec.dtype != "float64" else "a rescaled"
-        note = f"{lost} of {spec.seq_len} steps underflow to zero in {spec.dtype}"
+        note = f"{lost} of {spec.steps} steps underflow to zero in {spec.dtype}"
         if any(profile.norms[i] > 0 for i, under in enumerate(profile.underflowed) if under):
-            note = f"{lost} of {spec.seq_len} steps underflow (zero or subnormal) in {spec.dtype}"
+            note = f"{lost} of {spec.steps} steps underflow (zero or subnormal) in {spec.dtype}"
         if shown is None:
             return norm, None, ratio, "ok", f"{note}; here below 1e-570, or no gradient at all"
         return norm, shown, ratio, "ok", f"{note}; log10 is from {where} pass"
@@ -142,7 +142,7 @@ def _reach(subject: str, rows: Sequence[TimeRow], spec: GradflowSpec) -> str:
     if reached is None:
         return f"{subject}: the last step itself has no gradient."
     slope = f", x{factor:.3g} per step" if factor is not None else ""
-    whole = " (the whole sequence)" if reached == spec.seq_len - 1 else ""
+    whole = " (the whole sequence)" if reached == spec.steps - 1 else ""
     return (
         f"{subject}: at least {spec.horizon_ratio:g} of the last step's gradient reaches "
         f"{reached} steps back{whole}{slope}."

@@ -11,7 +11,7 @@ from seqdiag.diagnostics.gradflow.spec import GradflowSpec
 from seqdiag.diagnostics.gradflow.subjects import Subject
 from seqdiag.errors import SeqdiagError, is_memory
 from seqdiag.measure.lyapunov import leading_exponent
-from seqdiag.measure.probes import Profile, input_gradient, profile_as, profile_float64
+from seqdiag.measure.probes import Profile, Run, input_gradient, padded, profile_as, profile_float64
 from seqdiag.report.schema import Status
 
 
@@ -32,7 +32,7 @@ def profiles(spec: GradflowSpec, subjects: Iterator[Subject]) -> Iterator[Measur
     dtype = getattr(torch, spec.dtype)
     for subject in subjects:
         try:
-            profile = _profile(subject, dtype)
+            profile = _profile(subject, dtype, spec)
         except SeqdiagError:
             raise
         except RuntimeError as error:  # a kernel that the dtype does not have on this device
@@ -46,18 +46,25 @@ def profiles(spec: GradflowSpec, subjects: Iterator[Subject]) -> Iterator[Measur
         yield Measured(subject.name, subject.seed, profile, lyapunov, note=subject.note)
 
 
-def _profile(subject: Subject, dtype: torch.dtype) -> Profile:
+def _profile(subject: Subject, dtype: torch.dtype, spec: GradflowSpec) -> Profile:
     def measure_exactly() -> Profile:
         exact, run, x = subject.fed_as(torch.float64)
+        recurrent = exact.recurrent if spec.lengths is None else None
         with subject.guarded():
-            return profile_float64(run, x, exact.recurrent, subject.reduce)
+            return profile_float64(_ending(run, spec), x, recurrent, subject.reduce)
 
     if dtype == torch.float64:
-        return measure_exactly()
-    _, run, x = subject.fed_as(dtype)
-    with subject.guarded():
-        gradient = input_gradient(run, x, reduce=subject.reduce)
-    return profile_as(gradient, measure_exactly)
+        profile = measure_exactly()
+    else:
+        _, run, x = subject.fed_as(dtype)
+        with subject.guarded():
+            gradient = input_gradient(_ending(run, spec), x, reduce=subject.reduce)
+        profile = profile_as(gradient, measure_exactly)
+    return profile.last(spec.steps)
+
+
+def _ending(run: Run, spec: GradflowSpec) -> Run:
+    return run if spec.lengths is None else padded(run, spec.lengths)
 
 
 def _lyapunov(subject: Subject) -> float | None:

@@ -33,6 +33,8 @@ class GradflowSpec:
     by: View = "time"
     steps_back: tuple[int, ...] | None = None
     """The lags to show; None for all."""
+    lengths: tuple[int, ...] | None = None
+    """Of the sequences of a padded batch; the loss is at each one's last step."""
     horizon_ratio: float = 1e-3
     seed: int = 0
     seeds: int = 1
@@ -61,7 +63,14 @@ class GradflowSpec:
     @property
     def sequences(self) -> int:
         """The batch in force."""
+        if self.lengths is not None:
+            return len(self.lengths)
         return self.batch or (8 if self.by in ("layer", "cell") else 1)
+
+    @property
+    def steps(self) -> int:
+        """How many steps a loss can look back over, with its own."""
+        return self.seq_len if self.lengths is None else max(self.lengths)
 
     @property
     def architectures(self) -> tuple[str, ...]:
@@ -102,10 +111,13 @@ class GradflowSpec:
             check_architectures(self.architectures, self.subject_options)
         if self.dtype not in DTYPES:
             raise UsageError(f"--dtype: {self.dtype!r} is not one of {', '.join(DTYPES)}")
-        if self.steps_back and max(self.steps_back) >= self.seq_len:
+        if self.lengths is not None:
+            self._check_lengths(self.lengths)
+        if self.steps_back and max(self.steps_back) >= self.steps:
+            limit = "--seq-len" if self.lengths is None else "a length"
             raise UsageError(
-                f"--steps-back: {max(self.steps_back)} needs --seq-len above it, "
-                f"which is {self.seq_len}: at most {self.seq_len - 1} steps lie back"
+                f"--steps-back: {max(self.steps_back)} needs {limit} above it, "
+                f"which is {self.steps}: at most {self.steps - 1} steps lie back"
             )
         if not 0 < self.horizon_ratio < 1:
             raise UsageError(f"--horizon-ratio: {self.horizon_ratio:g} is not between 0 and 1")
@@ -113,3 +125,11 @@ class GradflowSpec:
             raise UsageError(f"--forget-bias: {self.forget_bias:g} is beyond +-{_LARGEST_BIAS:g}")
         if self.lr <= 0:
             raise UsageError(f"--lr: {self.lr:g} is not above 0")
+
+    def _check_lengths(self, lengths: tuple[int, ...]) -> None:
+        if max(lengths) > self.seq_len:
+            raise UsageError(f"--lengths: {max(lengths)} is beyond --seq-len {self.seq_len}")
+        if self.batch not in (None, len(lengths)):
+            raise UsageError(f"--lengths: {len(lengths)} of them do not make --batch {self.batch}")
+        if self.by not in ("time", "summary") or self.after_steps:
+            raise UsageError("--lengths is for --by time and summary, without --after-steps")
