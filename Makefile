@@ -36,16 +36,18 @@ golden: $(VENV)/.installed-dev ## Write the golden outputs anew; review the diff
 gpu: $(VENV)/.installed-dev ## Run the tests that need a CUDA GPU
 	$(BIN)/python -m pytest -m gpu
 
-bench: $(VENV)/.installed-dev ## Measure start-up times, as ratios in one run
-	$(BIN)/python tests/benchmarks/startup.py
+bench: $(VENV)/.installed-dev ## Measure start-up and CPU speed, as ratios, into build/bench/*.csv
+	@mkdir -p build/bench
+	$(BIN)/python tests/benchmarks/startup.py | tee build/bench/startup.csv
+	$(BIN)/python tests/benchmarks/kernels.py | tee build/bench/kernels.csv
 
 wheel-check: $(VENV)/.installed-dev ## Build the wheel and use it from another environment and folder
-	rm -rf build && mkdir -p build
-	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build $(PIP_ARGS) .
-	$(PYTHON) -m venv build/venv
-	build/venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt $(PIP_ARGS) typer rich
-	build/venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps build/*.whl
-	cd / && $(CURDIR)/build/venv/bin/seqdiag kvcache llama-3.1-8b --ctx 131072
+	rm -rf build/wheel && mkdir -p build/wheel
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build/wheel $(PIP_ARGS) .
+	$(PYTHON) -m venv build/wheel/venv
+	build/wheel/venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt $(PIP_ARGS) typer rich
+	build/wheel/venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps build/wheel/*.whl
+	cd / && $(CURDIR)/build/wheel/venv/bin/seqdiag kvcache llama-3.1-8b --ctx 131072
 
 clean: ## Remove what the other targets make
 	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache .hypothesis

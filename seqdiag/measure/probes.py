@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from seqdiag.models.mixer import State
-from seqdiag.models.recurrent import Recurrent
+from seqdiag.models.recurrent import Recurrent, TorchRecurrent, scan_side_by_side
 
 Run = Callable[[Tensor], Tensor]
 """Maps inputs (B, T, D) to outputs (B, T, ...)."""
@@ -124,6 +124,26 @@ def profile_float64(
             norms = torch.where(unsafe, torch.exp2(log2), norms)
     underflowed = lost | ((norms == 0) & log2.isfinite())
     return Profile(norms.tolist(), (log2 * _LOG10_2).tolist(), underflowed.tolist())
+
+
+def profiles_side_by_side(
+    layers: Sequence[TorchRecurrent], x: Tensor, reduces: Sequence[Reduce]
+) -> list[Profile | None]:
+    """Returns the profiles of layers of one kind at once, in float64; x is (S, B, T, D).
+
+    None stands where a gradient leaves the range and is to be measured by itself.
+    """
+    leaf = x.detach().requires_grad_()
+    with torch.enable_grad():
+        last = scan_side_by_side(layers, leaf)[:, :, -1]
+        losses = [reduce(one) for reduce, one in zip(reduces, last, strict=True)]
+        (gradients,) = torch.autograd.grad(torch.stack(losses).sum(), leaf)
+    found: list[Profile | None] = []
+    for norms, log2 in map(step_norms, gradients):
+        safe = bool((log2.abs() < _SAFE).all())
+        log10 = (log2 * _LOG10_2).tolist()
+        found.append(Profile(norms.tolist(), log10, [False] * len(log10)) if safe else None)
+    return found
 
 
 def profile_as(gradient: Tensor, exact: Callable[[], Profile]) -> Profile:

@@ -6,6 +6,7 @@ state is a tuple of (B, H) tensors. Gate orders are PyTorch's: i, f, g, o and r,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -26,7 +27,26 @@ class Recurrent(Mixer):
         return tuple(self._zeros(batch, self.width) for _ in range(self.n_states))
 
 
-class RNN(Recurrent):
+class TorchRecurrent(Recurrent):
+    """A layer of torch.nn; `cell` is its equations behind the two matrix products."""
+
+    core: nn.RNNBase
+
+    def cell(self, inputs: Tensor, recurrent: Tensor, state: State) -> State:
+        """Returns the state after a step: `inputs` is W_ih x_t + b_ih, `recurrent` W_hh h + b_hh.
+
+        The first of the state is the output.
+        """
+        raise TypeError(f"{type(self).__name__} defines no cell")
+
+    def step(self, x_t: Tensor, state: State) -> tuple[Tensor, State]:
+        weight_ih, weight_hh, bias_ih, bias_hh = _weights(self.core)
+        recurrent = F.linear(state[0], weight_hh, bias_hh)
+        state = self.cell(F.linear(x_t, weight_ih, bias_ih), recurrent, state)
+        return state[0], state
+
+
+class RNN(TorchRecurrent):
     """h_t = act(W_ih x_t + b_ih + W_hh h_{t-1} + b_hh), torch.nn.RNN."""
 
     def __init__(self, width: int, nonlinearity: Literal["tanh", "relu"] = "tanh") -> None:
@@ -37,14 +57,12 @@ class RNN(Recurrent):
         y, h = self.core(x, state[0].unsqueeze(0))
         return y, (h[0],)
 
-    def step(self, x_t: Tensor, state: State) -> tuple[Tensor, State]:
-        inputs, recurrent = _gates(self.core, x_t, state[0])
+    def cell(self, inputs: Tensor, recurrent: Tensor, state: State) -> State:
         act = torch.tanh if self.core.nonlinearity == "tanh" else torch.relu
-        h = act(inputs + recurrent)
-        return h, (h,)
+        return (act(inputs + recurrent),)
 
 
-class LSTM(Recurrent):
+class LSTM(TorchRecurrent):
     """c_t = f c_{t-1} + i g, h_t = o tanh(c_t), torch.nn.LSTM. State: h, c."""
 
     n_states = 2
@@ -57,12 +75,10 @@ class LSTM(Recurrent):
         y, (h, c) = self.core(x, (state[0].unsqueeze(0), state[1].unsqueeze(0)))
         return y, (h[0], c[0])
 
-    def step(self, x_t: Tensor, state: State) -> tuple[Tensor, State]:
-        inputs, recurrent = _gates(self.core, x_t, state[0])
+    def cell(self, inputs: Tensor, recurrent: Tensor, state: State) -> State:
         i, f, g, o = (inputs + recurrent).chunk(4, dim=-1)
         c = torch.sigmoid(f) * state[1] + torch.sigmoid(i) * torch.tanh(g)
-        h = torch.sigmoid(o) * torch.tanh(c)
-        return h, (h, c)
+        return torch.sigmoid(o) * torch.tanh(c), c
 
     def set_forget_bias(self, value: float) -> None:
         """Sets the effective forget bias: PyTorch adds two, so one carries it and one is zero."""
@@ -73,7 +89,7 @@ class LSTM(Recurrent):
             bias_hh[forget] = 0.0
 
 
-class GRU(Recurrent):
+class GRU(TorchRecurrent):
     """n = tanh(W x + r (U h)), h_t = (1 - z) n + z h_{t-1}, torch.nn.GRU."""
 
     def __init__(self, width: int) -> None:
@@ -84,13 +100,11 @@ class GRU(Recurrent):
         y, h = self.core(x, state[0].unsqueeze(0))
         return y, (h[0],)
 
-    def step(self, x_t: Tensor, state: State) -> tuple[Tensor, State]:
-        inputs, recurrent = _gates(self.core, x_t, state[0])
+    def cell(self, inputs: Tensor, recurrent: Tensor, state: State) -> State:
         r_x, z_x, n_x = inputs.chunk(3, dim=-1)
         r_h, z_h, n_h = recurrent.chunk(3, dim=-1)
         r, z = torch.sigmoid(r_x + r_h), torch.sigmoid(z_x + z_h)
-        h = (1 - z) * torch.tanh(n_x + r * n_h) + z * state[0]
-        return h, (h,)
+        return ((1 - z) * torch.tanh(n_x + r * n_h) + z * state[0],)
 
 
 class LinearRecurrence(Recurrent):
@@ -131,10 +145,22 @@ def initialise(layer: RNN | LSTM | GRU, init: Init) -> None:
             bias_hh.zero_()
 
 
-def _gates(core: nn.RNNBase, x_t: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the input and the recurrent contribution to all gates, each (B, gates x H)."""
-    weight_ih, weight_hh, bias_ih, bias_hh = _weights(core)
-    return F.linear(x_t, weight_ih, bias_ih), F.linear(h, weight_hh, bias_hh)
+def scan_side_by_side(layers: Sequence[TorchRecurrent], x: Tensor) -> Tensor:
+    """Returns the outputs (S, B, T, H) of S layers of one kind, each over its own x (S, B, T, D).
+
+    Many small layers take the time of few: each step is one batched product over all of them.
+    """
+    weights = zip(*(_weights(layer.core) for layer in layers), strict=True)
+    weight_ih, weight_hh, bias_ih, bias_hh = (torch.stack(group).detach() for group in weights)
+    gates = torch.baddbmm(bias_ih.unsqueeze(1), x.flatten(1, 2), weight_ih.transpose(1, 2))
+    transition, bias = weight_hh.transpose(1, 2).contiguous(), bias_hh.unsqueeze(1)
+    zeros = x.new_zeros(len(layers), x.shape[1], layers[0].width)
+    state: State = (zeros,) * layers[0].n_states
+    outputs = []
+    for inputs in gates.view(*x.shape[:3], -1).unbind(2):
+        state = layers[0].cell(inputs, torch.baddbmm(bias, state[0], transition), state)
+        outputs.append(state[0])
+    return torch.stack(outputs, dim=2)
 
 
 def _weights(core: nn.RNNBase) -> list[nn.Parameter]:

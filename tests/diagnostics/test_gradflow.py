@@ -126,7 +126,8 @@ def test_seeds_of_the_time_view_are_rows() -> None:
     assert [(r["seed"], r["steps_back"]) for r in records] == [
         (seed, lag) for seed in (4, 5, 6) for lag in (7, 0)
     ]
-    assert records[2]["grad_norm"] == rows(arch=("gru",), seed=5, steps_back=(7,))[0]["grad_norm"]
+    alone = rows(arch=("gru",), seed=5, steps_back=(7,))[0]["grad_norm"]
+    assert records[2]["grad_norm"] == pytest.approx(alone, rel=1e-12)
 
 
 def test_batch_is_one_norm() -> None:
@@ -221,3 +222,20 @@ def test_a_padded_batch_is_measured_from_each_last_valid_step() -> None:
 def test_lengths_that_do_not_fit(options: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         seqdiag.gradflow(arch=("rnn",), seq_len=15, **options)
+
+
+@pytest.mark.parametrize("reduce", ["sum", "random"])
+def test_seeds_side_by_side_are_the_seeds_one_by_one(reduce: Any) -> None:
+    options: dict[str, Any] = {"arch": ("rnn", "lstm", "gru"), "seq_len": 90, "reduce": reduce}
+    together = rows(seeds=35, batch=2, **options)
+    alone = rows(seed=34, batch=2, **options)
+    mine = [row for row in together if row["seed"] == 34]
+    assert [row["subject"] for row in mine] == [row["subject"] for row in alone]
+    for one, other in zip(mine, alone, strict=True):
+        assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-12, abs=0)
+        assert one["grad_log10_norm"] == pytest.approx(other["grad_log10_norm"], rel=1e-12)
+
+
+def test_seeds_below_the_range_are_measured_one_by_one() -> None:
+    records = rows(arch=("rnn",), seeds=2, seq_len=1200, steps_back=(1199,))
+    assert all(row["grad_norm"] == 0 and row["grad_log10_norm"] < -320 for row in records)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,8 +12,19 @@ from seqdiag.diagnostics.gradflow.spec import GradflowSpec
 from seqdiag.diagnostics.gradflow.subjects import Subject
 from seqdiag.errors import SeqdiagError, is_memory
 from seqdiag.measure.lyapunov import leading_exponent
-from seqdiag.measure.probes import Profile, Run, input_gradient, padded, profile_as, profile_float64
+from seqdiag.measure.probes import (
+    Profile,
+    Run,
+    input_gradient,
+    padded,
+    profile_as,
+    profile_float64,
+    profiles_side_by_side,
+)
+from seqdiag.models.recurrent import TorchRecurrent
 from seqdiag.report.schema import Status
+
+_SEEDS_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +41,9 @@ class Measured:
 
 def profiles(spec: GradflowSpec, subjects: Iterator[Subject]) -> Iterator[Measured]:
     """Yields the profile of every subject of `spec`, seed by seed."""
-    dtype = getattr(torch, spec.dtype)
-    for subject in subjects:
+    for subject, found in _some_at_once(spec, subjects):
         try:
-            profile = _profile(subject, dtype, spec)
+            profile = found or _profile(subject, spec)
         except SeqdiagError:
             raise
         except RuntimeError as error:  # a kernel that the dtype does not have on this device
@@ -46,7 +57,34 @@ def profiles(spec: GradflowSpec, subjects: Iterator[Subject]) -> Iterator[Measur
         yield Measured(subject.name, subject.seed, profile, lyapunov, note=subject.note)
 
 
-def _profile(subject: Subject, dtype: torch.dtype, spec: GradflowSpec) -> Profile:
+def _some_at_once(
+    spec: GradflowSpec, subjects: Iterator[Subject]
+) -> Iterator[tuple[Subject, Profile | None]]:
+    """Yields the subjects, with their profiles where seeds of one layer could run side by side."""
+    if spec.seeds == 1 or spec.lengths or spec.dtype != "float64":
+        yield from ((subject, None) for subject in subjects)
+        return
+    while some := list(itertools.islice(subjects, spec.n_subjects * _SEEDS_AT_ONCE)):
+        found: dict[tuple[str, int], Profile | None] = {}
+        for name in dict.fromkeys(s.name for s in some):
+            mine = [s for s in some if s.name == name]
+            found.update(((name, s.seed), p) for s, p in _side_by_side(mine))
+        yield from ((subject, found.get((subject.name, subject.seed))) for subject in some)
+
+
+def _side_by_side(seeds: list[Subject]) -> list[tuple[Subject, Profile | None]]:
+    if not isinstance(seeds[0].module, TorchRecurrent):
+        return []
+    fed = [subject.fed_as(torch.float64) for subject in seeds]
+    layers = [s.module for s, _, _ in fed if isinstance(s.module, TorchRecurrent)]
+    inputs = torch.stack([x for _, _, x in fed])
+    profiles = profiles_side_by_side(layers, inputs, [s.reduce for s in seeds])
+    return list(zip(seeds, profiles, strict=True))
+
+
+def _profile(subject: Subject, spec: GradflowSpec) -> Profile:
+    dtype = getattr(torch, spec.dtype)
+
     def measure_exactly() -> Profile:
         exact, run, x = subject.fed_as(torch.float64)
         recurrent = exact.recurrent if spec.lengths is None else None
