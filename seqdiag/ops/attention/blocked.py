@@ -26,14 +26,14 @@ def blocked(
     batch, heads, q_len, dim = q.shape
     kv_heads, kv_len = k.shape[1:3]
     # The queries of a group share their keys: they stand as rows of one matrix.
-    queries = (q * scale).reshape(batch * kv_heads, heads // kv_heads, q_len, dim)
+    queries = q.reshape(batch * kv_heads, heads // kv_heads, q_len, dim)
     keys, values = k.flatten(0, 1).transpose(1, 2), v.flatten(0, 1)
     out = []
     with one_thread(q):
         for start in range(0, q_len, _QUERIES):
             block = queries[:, :, start : start + _QUERIES]
             mask = _Mask(start + kv_len - q_len, block.shape[2], kv_len, causal, window)
-            rows = _some_heads(block.flatten(1, 2), keys, values, mask)
+            rows = _some_heads(block.flatten(1, 2) * scale, keys, values, mask)
             out.append(rows.view(batch, heads, block.shape[2], -1))
     return torch.cat(out, dim=2)
 
