@@ -178,7 +178,7 @@ def test_a_gradient_that_is_not_a_number_is_no_number() -> None:
     ("spec", "message"),
     [
         ({"arch": ("foo",)}, "--arch"),
-        ({"arch": ("rnn",), "model": "m.py:f"}, "exclude"),
+        ({"arch": ("rnn",), "model": "m.py:f"}, "not of a module of your own"),
         ({"dtype": "int8"}, "--dtype"),
         ({"seq_len": 1, "steps_back": (5,)}, "--steps-back: 5"),
         ({"horizon_ratio": 0.0}, "--horizon-ratio"),

@@ -182,7 +182,7 @@ def test_jacobian_stays_in_range() -> None:
     [
         ({"by": "jacobian", "arch": ("mamba",)}, "--jacobian: mamba"),
         ({"pattern": "mmx"}, "--pattern"),
-        ({"pattern": "m", "model": "x.py:y"}, "exclude each other"),
+        ({"pattern": "m", "model": "x.py:y"}, "not of a module of your own"),
         ({"arch": ("linear",), "depth": 3}, "--depth"),
         ({"arch": ("mamba",), "init": "orthogonal"}, "--init"),
         ({"lr": 0.0}, "--lr"),

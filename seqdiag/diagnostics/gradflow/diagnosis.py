@@ -37,7 +37,7 @@ def gradflow(spec: GradflowSpec, module: nn.Module | None = None) -> Diagnosis:
     Raises `UsageError` for options that do not fit each other or a module that cannot be built or
     fed, `UnavailableError` for an absent device.
     """
-    spec.check()
+    spec.check(module is not None)
     device, label = resolve_device(spec.device)
     view = VIEWS[spec.by]
     return Diagnosis(

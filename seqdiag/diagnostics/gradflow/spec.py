@@ -15,6 +15,11 @@ DTYPES = ("float64", "float32", "float16", "bfloat16")
 View = Literal["time", "summary", "layer", "cell", "logits", "jacobian"]
 _LARGEST_BIAS = 1e6
 DEFAULT_ARCH = ("rnn", "lstm", "gru")
+_OF_OWN = ("model_arg", "input", "d_in", "vocab", "layout", "pick")
+_OF_BUILT_IN = (
+    "arch", "pattern", "hidden", "depth", "norm", "norm_type", "multiplier", "forget_bias", "init",
+    "nonlinearity",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +107,14 @@ class GradflowSpec:
             return 1
         return len(subject_names(self.architectures, self.subject_options))
 
-    def check(self) -> None:
-        """Raises `UsageError` for options that do not fit each other."""
-        ours = self.arch is not None or self.pattern is not None
-        if ours + (self.model is not None) + (self.hf is not None) > 1:
-            raise UsageError("--model, --hf, and --arch or --pattern exclude each other")
+    def check(self, given: bool = False) -> None:
+        """Raises `UsageError` for options that do not fit each other.
+
+        `given` says that the subject is a module at hand rather than an option.
+        """
+        self._check_nothing_ignored(given or self.model is not None or self.hf is not None)
+        if given + (self.model is not None) + (self.hf is not None) > 1:
+            raise UsageError("--model and --hf exclude each other")
         if self.model is None and self.hf is None:
             check_architectures(self.architectures, self.subject_options)
         if self.dtype not in DTYPES:
@@ -125,6 +133,17 @@ class GradflowSpec:
             raise UsageError(f"--forget-bias: {self.forget_bias:g} is beyond +-{_LARGEST_BIAS:g}")
         if self.lr <= 0:
             raise UsageError(f"--lr: {self.lr:g} is not above 0")
+
+    def _check_nothing_ignored(self, own: bool) -> None:
+        default = GradflowSpec()
+        names = _OF_BUILT_IN if own else _OF_OWN
+        ignored = [name for name in names if getattr(self, name) != getattr(default, name)]
+        if not ignored:
+            return
+        flag = "--" + ignored[0].replace("_", "-")
+        if own:
+            raise UsageError(f"{flag} is of the built-in layers, not of a module of your own")
+        raise UsageError(f"{flag} is of a module of your own: it needs --model or --hf")
 
     def _check_lengths(self, lengths: tuple[int, ...]) -> None:
         if max(lengths) > self.seq_len:
