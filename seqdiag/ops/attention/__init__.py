@@ -24,6 +24,8 @@ IMPLEMENTATIONS = {
     "sdpa-efficient": "seqdiag.ops.attention.sdpa:sdpa_efficient",
     "sdpa-cudnn": "seqdiag.ops.attention.sdpa:sdpa_cudnn",
     "blocked": "seqdiag.ops.attention.blocked:blocked",
+    "flash-triton": "seqdiag.ops.attention.flash:flash",
+    "flash-triton-interpret": "seqdiag.ops.attention.flash:flash_interpret",
 }
 
 
