@@ -52,18 +52,15 @@ def decode_split(
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     peak = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    if WINDOWED:
-        acc, total, peak = attend(
-            acc, total, peak, q_tile, k_base, v_base, stride_kn, stride_vn, positions, a, b, end,
-            window, scale2, D, DV, BLOCK_N, BLOCK_D, BLOCK_DV, CAUSAL, WINDOWED, True, PRECISION,
-        )  # fmt: skip
     acc, total, peak = attend(
-        acc, total, peak, q_tile, k_base, v_base, stride_kn, stride_vn, positions, b, c, end,
-        window, scale2, D, DV, BLOCK_N, BLOCK_D, BLOCK_DV, CAUSAL, WINDOWED, False, PRECISION,
+        acc, total, peak, q_tile, k_base, v_base, stride_kn, stride_vn, positions,
+        b, c, 0, 0, end, window, scale2,
+        D, DV, BLOCK_N, BLOCK_D, BLOCK_DV, CAUSAL, WINDOWED, False, PRECISION,
     )  # fmt: skip
     acc, total, peak = attend(
-        acc, total, peak, q_tile, k_base, v_base, stride_kn, stride_vn, positions, c, d, end,
-        window, scale2, D, DV, BLOCK_N, BLOCK_D, BLOCK_DV, CAUSAL, WINDOWED, True, PRECISION,
+        acc, total, peak, q_tile, k_base, v_base, stride_kn, stride_vn, positions,
+        a, d - (c - b), b, c - b, end, window, scale2,
+        D, DV, BLOCK_N, BLOCK_D, BLOCK_DV, CAUSAL, WINDOWED, True, PRECISION,
     )  # fmt: skip
 
     heads = kv_heads * group

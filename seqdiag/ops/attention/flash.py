@@ -37,7 +37,7 @@ def flash(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool, window: int | None, scale: float
 ) -> Tensor:
     """Returns attention by the Triton kernels; few queries on many keys take the split form."""
-    out: Tensor = _Flash.apply(q, k, v, causal, window, scale)
+    out: Tensor = _Flash.apply(q, k, v, causal, window, scale)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -86,12 +86,11 @@ class _Flash(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         causal, window, scale = ctx.options
-        grads = backward(
-            *ctx.saved_tensors, d_out, causal=causal, window=window, scale=scale
-        )
+        q, k, v, out, lse = ctx.saved_tensors
+        grads = backward(q, k, v, out, lse, d_out, causal=causal, window=window, scale=scale)
         return (*grads, None, None, None)
 
 

@@ -16,14 +16,16 @@ SIZES = ("kv_heads", "group", "q_len", "kv_len", "offset", "window")
 
 
 @triton.jit
-def load_rows(base, stride, rows, end, D: tl.constexpr, BLOCK_D: tl.constexpr, MASKED: tl.constexpr):
-    """Returns a tile of `rows`; columns from D on, and with MASKED rows from `end` on, are 0."""
+def load_rows(
+    base, stride, rows, here, D: tl.constexpr, BLOCK_D: tl.constexpr, MASKED: tl.constexpr
+):
+    """Returns a tile of `rows`; columns from D on are 0, with MASKED rows not `here` too."""
     columns = tl.arange(0, BLOCK_D)
     at = base + rows[:, None] * stride + columns[None, :]
     if MASKED:
         if BLOCK_D == D:
-            return tl.load(at, mask=(rows < end)[:, None], other=0.0)
-        return tl.load(at, mask=(rows < end)[:, None] & (columns < D)[None, :], other=0.0)
+            return tl.load(at, mask=here[:, None], other=0.0)
+        return tl.load(at, mask=here[:, None] & (columns < D)[None, :], other=0.0)
     if BLOCK_D == D:
         return tl.load(at)
     return tl.load(at, mask=(columns < D)[None, :], other=0.0)
@@ -45,9 +47,9 @@ def key_ranges(
     first, last, kv_start, kv_end, window,
     BLOCK: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
 ):  # fmt: skip
-    """Returns the bounds a <= b <= c <= d of the keys in [kv_start, kv_end) that positions first
-    to last see: masked in [a, b) and [c, d), seen by all of them in [b, c). a, b and c are
-    multiples of BLOCK away from kv_start, d is the end."""
+    """Returns the bounds a <= b <= c of the keys in [kv_start, kv_end) that positions first to last
+    see, and their end d: masked in [a, b) and [c, d), seen by all in [b, c). a, b and c are whole
+    blocks from kv_start; one loop runs over both masked ranges."""
     end = kv_end
     whole_end = kv_end
     if CAUSAL:
@@ -65,23 +67,33 @@ def key_ranges(
 
 
 @triton.jit
+def jumped(step, jump_at, jump, MASKED: tl.constexpr):
+    """Returns where a masked loop stands: from `jump_at` on it leaves out `jump` unmasked ones."""
+    at = step
+    if MASKED:
+        at = step + tl.where(step >= jump_at, jump, 0)
+    return at
+
+
+@triton.jit
 def attend(
-    acc, total, peak, q, k, v, stride_k, stride_v, positions, start, stop, kv_end, window, scale2,
+    acc, total, peak, q, k, v, stride_k, stride_v, positions, start, stop, jump_at, jump, kv_end,
+    window, scale2,
     D: tl.constexpr, DV: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, MASKED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Returns (acc, total, peak) after the keys from `start` to `stop`.
+    """Returns (acc, total, peak) after keys `start` to `stop` + `jump`.
 
     `peak` is the largest score so far, `total` the sum of 2^(score - peak), `acc` that of
     2^(score - peak) v; scores carry `scale2` = scale * log2(e).
     """
     lanes = tl.arange(0, BLOCK_N)
-    for at in range(start, stop, BLOCK_N):
+    for step in range(start, stop, BLOCK_N):
+        at = jumped(step, jump_at, jump, MASKED)
         left = kv_end - at
-        here = at
-        far = here.to(tl.int64)
-        k_tile = load_rows(k + far * stride_k, stride_k, lanes, left, D, BLOCK_D, MASKED)
+        far = at.to(tl.int64)
+        k_tile = load_rows(k + far * stride_k, stride_k, lanes, lanes < left, D, BLOCK_D, MASKED)
         scores = tl.dot(q, tl.trans(k_tile), input_precision=PRECISION)
         if MASKED:
             keys = (at + lanes)[None, :]
@@ -98,13 +110,11 @@ def attend(
         kept = tl.exp2(peak - level)
         total = total * kept + tl.sum(weights, 1)
         acc = acc * kept[:, None]
-        v_tile = load_rows(v + far * stride_v, stride_v, lanes, left, DV, BLOCK_DV, MASKED)
+        v_tile = load_rows(v + far * stride_v, stride_v, lanes, lanes < left, DV, BLOCK_DV, MASKED)
         if MASKED:
-            # 0 * NaN is NaN: a value that is not finite must not reach a query that cannot see it.
-            # It is taken out, and its key's weight made NaN for those who can.
-            zeros = v_tile.to(tl.float32) * 0.0
-            weights = tl.where(seen, weights + tl.sum(zeros, 1)[None, :], 0.0)
-            v_tile = tl.where(zeros == 0.0, v_tile, 0.0)
+            unfit = tl.sum(v_tile.to(tl.float32) * 0.0, 1)
+            weights = tl.where(seen, weights + unfit[None, :], 0.0)
+            v_tile = tl.where((unfit == 0.0)[:, None], v_tile, 0.0)
         acc = tl.dot(weights.to(v_tile.dtype), v_tile, acc, input_precision=PRECISION)
         peak = highest
     return acc, total, peak
@@ -138,7 +148,7 @@ def flash_forward(
     lanes = tl.arange(0, BLOCK_M)
     rows_left = q_len - row
     q_base = q + batch * stride_qb + head * stride_qh + row.to(tl.int64) * stride_qm
-    q_tile = load_rows(q_base, stride_qm, lanes, rows_left, D, BLOCK_D, True)
+    q_tile = load_rows(q_base, stride_qm, lanes, lanes < rows_left, D, BLOCK_D, True)
     k_base = k + batch * stride_kb + kv_head * stride_kh
     v_base = v + batch * stride_vb + kv_head * stride_vh
 
@@ -148,18 +158,15 @@ def flash_forward(
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     peak = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    if WINDOWED:
-        acc, total, peak = attend(
-            acc, total, peak, q_tile, k_base, v_base, stride_kn, stride_vn, positions, a, b, kv_len,
-            window, scale2, D, DV, BLOCK_N, BLOCK_D, BLOCK_DV, CAUSAL, WINDOWED, True, PRECISION,
-        )  # fmt: skip
     acc, total, peak = attend(
-        acc, total, peak, q_tile, k_base, v_base, stride_kn, stride_vn, positions, b, c, kv_len,
-        window, scale2, D, DV, BLOCK_N, BLOCK_D, BLOCK_DV, CAUSAL, WINDOWED, False, PRECISION,
+        acc, total, peak, q_tile, k_base, v_base, stride_kn, stride_vn, positions,
+        b, c, 0, 0, kv_len, window, scale2,
+        D, DV, BLOCK_N, BLOCK_D, BLOCK_DV, CAUSAL, WINDOWED, False, PRECISION,
     )  # fmt: skip
     acc, total, peak = attend(
-        acc, total, peak, q_tile, k_base, v_base, stride_kn, stride_vn, positions, c, d, kv_len,
-        window, scale2, D, DV, BLOCK_N, BLOCK_D, BLOCK_DV, CAUSAL, WINDOWED, True, PRECISION,
+        acc, total, peak, q_tile, k_base, v_base, stride_kn, stride_vn, positions,
+        a, d - (c - b), b, c - b, kv_len, window, scale2,
+        D, DV, BLOCK_N, BLOCK_D, BLOCK_DV, CAUSAL, WINDOWED, True, PRECISION,
     )  # fmt: skip
 
     stored = lanes < rows_left

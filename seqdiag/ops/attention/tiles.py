@@ -29,15 +29,15 @@ _SIZES = (64, 128, 256)
 
 _HALF: dict[str, dict[Kernel, tuple[Tile, Tile, Tile]]] = {
     "sm_80": {
-        "forward": (Tile(128, 64, 4, 3), Tile(128, 64, 8, 2), Tile(64, 32, 4, 2)),
-        "backward_keys": (Tile(64, 64, 4, 2), Tile(32, 64, 4, 2), Tile(32, 32, 4, 1)),
-        "backward_queries": (Tile(64, 64, 4, 2), Tile(64, 32, 4, 2), Tile(32, 32, 4, 1)),
+        "forward": (Tile(128, 64, 8, 3), Tile(128, 32, 8, 3), Tile(64, 32, 4, 1)),
+        "backward_keys": (Tile(32, 32, 4, 2), Tile(32, 32, 4, 1), Tile(16, 32, 4, 1)),
+        "backward_queries": (Tile(128, 64, 8, 2), Tile(64, 64, 8, 2), Tile(32, 16, 4, 1)),
         "decode": (Tile(16, 64, 4, 3), Tile(16, 64, 4, 3), Tile(16, 32, 4, 2)),
     },
     "sm_90": {
-        "forward": (Tile(128, 128, 8, 2), Tile(128, 64, 8, 2), Tile(128, 64, 8, 2)),
-        "backward_keys": (Tile(64, 64, 4, 2), Tile(32, 64, 4, 2), Tile(32, 64, 8, 1)),
-        "backward_queries": (Tile(64, 64, 4, 2), Tile(64, 32, 4, 2), Tile(64, 32, 8, 1)),
+        "forward": (Tile(128, 64, 8, 3), Tile(128, 64, 8, 2), Tile(128, 32, 8, 2)),
+        "backward_keys": (Tile(32, 128, 8, 2), Tile(16, 128, 8, 2), Tile(16, 64, 8, 1)),
+        "backward_queries": (Tile(128, 64, 8, 2), Tile(128, 64, 8, 2), Tile(128, 32, 8, 1)),
         "decode": (Tile(16, 64, 4, 3), Tile(16, 64, 4, 3), Tile(16, 32, 4, 3)),
     },
 }
