@@ -8,7 +8,7 @@ once. A second kernel joins the splits in a fixed order. "Flash-decoding" (Dao e
 import triton
 import triton.language as tl
 
-from seqdiag.ops.attention.flash_triton import LN2, SIZES, attend, key_ranges
+from seqdiag.ops.attention.flash_triton import LN2, SIZES, attend, jumped, key_ranges
 
 
 @triton.jit(do_not_specialize=[*SIZES, "first_key", "split_len", "splits"])
@@ -93,8 +93,7 @@ def decode_combine(
     columns = tl.arange(0, BLOCK_DV)
     acc = tl.zeros([BLOCK_DV], tl.float32)
     for split in range(splits):
-        here = split
-        at = here.to(tl.int64) * rows + row
+        at = jumped(split, 0, 0, False).to(tl.int64) * rows + row
         weight = tl.exp(tl.load(part_lse + at) - highest)
         part = tl.load(parts + at * DV + columns, mask=columns < DV, other=0.0)
         acc += weight * part

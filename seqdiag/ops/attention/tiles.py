@@ -35,20 +35,15 @@ _HALF: dict[str, dict[Kernel, tuple[Tile, Tile, Tile]]] = {
         "decode": (Tile(16, 64, 4, 3), Tile(16, 64, 4, 3), Tile(16, 32, 4, 2)),
     },
     "sm_90": {
-        "forward": (Tile(128, 64, 8, 3), Tile(128, 64, 8, 2), Tile(128, 32, 8, 2)),
+        "forward": (Tile(128, 64, 8, 3), Tile(128, 32, 8, 3), Tile(128, 32, 8, 2)),
         "backward_keys": (Tile(32, 128, 8, 2), Tile(16, 128, 8, 2), Tile(16, 64, 8, 1)),
         "backward_queries": (Tile(128, 64, 8, 2), Tile(128, 64, 8, 2), Tile(128, 32, 8, 1)),
         "decode": (Tile(16, 64, 4, 3), Tile(16, 64, 4, 3), Tile(16, 32, 4, 3)),
     },
 }
 _HALF["sm_100"] = _HALF["sm_90"]
-# 99 KiB of shared memory: also the cards of sm_86 and sm_89.
-_HALF["sm_120"] = {
-    "forward": (Tile(128, 64, 4, 2), Tile(64, 64, 4, 2), Tile(64, 32, 4, 1)),
-    "backward_keys": (Tile(64, 64, 4, 2), Tile(32, 64, 4, 1), Tile(32, 32, 4, 1)),
-    "backward_queries": (Tile(64, 64, 4, 2), Tile(64, 32, 4, 1), Tile(32, 32, 4, 1)),
-    "decode": (Tile(16, 64, 4, 3), Tile(16, 64, 4, 2), Tile(16, 32, 4, 1)),
-}
+# sm_120 multiplies as sm_80 does, and these tiles fit the 99 KiB of sm_86, sm_89 and sm_120.
+_HALF["sm_120"] = _HALF["sm_80"]
 # 64 KiB of shared memory.
 _HALF["gfx942"] = {
     "forward": (Tile(128, 64, 4, 1), Tile(128, 32, 4, 1), Tile(64, 32, 4, 1)),
