@@ -106,6 +106,14 @@ def parse_size(text: str) -> int:
     return int(Decimal(match[1]) * _SCALES[match[2].lower()])
 
 
+def parse_seconds(text: str) -> float:
+    """Returns the seconds in `text`: `60s`, `500ms`, `2m`, `4`."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?", text.strip(), re.ASCII)
+    if match is None:
+        raise ValueError(f"{text!r} is not a time such as 60s, 500ms or 2m")
+    return float(match[1]) * {"ms": 1e-3, "s": 1, "m": 60, "h": 3600}[match[2] or "s"]
+
+
 def optional(parse: Callable[[str], T], text: str | None) -> T | None:
     """Returns `parse(text)`, or None where nothing was given."""
     return None if text is None else parse(text)
