@@ -8,7 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from seqdiag.ops.scan import LINEAR, SELECTIVE, SSD, linear_scan, selective_scan, ssd_scan
+from seqdiag.ops.scan import (
+    INVARIANT,
+    LINEAR,
+    SELECTIVE,
+    SSD,
+    invariant_scan,
+    linear_scan,
+    selective_scan,
+    ssd_scan,
+)
 
 STEPS = [1, 2, 7, 63, 64, 65, 130, 300]
 
@@ -171,6 +180,19 @@ def test_linear(impl: str, steps: int, dtype: torch.dtype) -> None:
     ours = outputs_and_gradients(linear_scan, inputs, impl=impl)
     theirs = outputs_and_gradients(linear_scan, inputs, impl="reference")
     assert_same(ours, theirs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+@pytest.mark.parametrize("steps", [*STEPS, 31, 32, 33, 1000])
+def test_invariant(steps: int, dtype: torch.dtype) -> None:
+    inputs = {"u": randn(2, steps, 3, seed=1), "h0": randn(2, 3, 4, seed=5, dtype=dtype)}
+    inputs |= {name: randn(3, 4, seed=i, dtype=dtype) for i, name in enumerate("abc")}
+    inputs["a"] = inputs["a"] / inputs["a"].abs().clamp(min=1)  # some do not decay
+    theirs = outputs_and_gradients(invariant_scan, inputs, impl="reference")
+    for impl in INVARIANT:
+        assert_same(outputs_and_gradients(invariant_scan, inputs, impl=impl), theirs)
+        with torch.no_grad():
+            assert_same(list(invariant_scan(**inputs, impl=impl)), theirs[:2])
 
 
 def ssd_inputs(

@@ -1,8 +1,9 @@
 """Linear recurrences with a diagonal or scalar transition, over time.
 
-Three ops, each one function with many implementations:
+Four ops, each one function with many implementations:
 
 - `linear_scan`: h_t = a_t h_{t-1} + b_t, elementwise.
+- `invariant_scan`: a diagonal state of N numbers a channel, the same at every step (S4D).
 - `selective_scan`: Mamba (arXiv 2312.00752), a diagonal state of N numbers a channel.
 - `ssd_scan`: Mamba-2 (arXiv 2405.21060), one scalar decay a head, a state of P x N numbers.
 
@@ -27,6 +28,13 @@ LINEAR = {
     "chunked": "seqdiag.ops.scan.linear:chunked",
     "associative": "seqdiag.ops.scan.linear:associative",
     "fft": "seqdiag.ops.scan.fft:linear_fft",
+}
+INVARIANT = {
+    "reference": "seqdiag.ops.scan.invariant:reference",
+    "loop": "seqdiag.ops.scan.invariant:loop",
+    "chunked": "seqdiag.ops.scan.invariant:chunked",
+    "associative": "seqdiag.ops.scan.invariant:associative",
+    "fft": "seqdiag.ops.scan.invariant:fft",
 }
 SELECTIVE = {
     "reference": "seqdiag.ops.scan.selective:reference",
@@ -65,6 +73,26 @@ def linear_scan(a: Tensor, b: Tensor, h0: Tensor | None = None, *, impl: str = "
         a.expand(b.shape) if not problem.time_invariant or impl != "fft" else a, b, start
     )
     return h
+
+
+def invariant_scan(
+    u: Tensor,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor,
+    h0: Tensor | None = None,
+    *,
+    impl: str = "chunked",
+) -> tuple[Tensor, Tensor]:
+    """Returns y (B, T, D) and the last state (B, D, N) of a filter fixed over time.
+
+    h_t = a h_{t-1} + b u_t,  y_t = Re(c . h_t), channel by channel: u (B, T, D) real; a, b, c
+    (D, N) real or complex; h0 (B, D, N). S4D (arXiv 2206.11893), after discretisation.
+    """
+    _check_steps("invariant_scan", u)
+    run = _load(INVARIANT, impl, ScanProblem(u.shape[0], u.shape[1], u.dtype, True), u.device)
+    y, last = run(u, a, b, c, a.new_zeros(u.shape[0], *a.shape) if h0 is None else h0)
+    return y, last
 
 
 def selective_scan(

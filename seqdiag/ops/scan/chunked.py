@@ -11,13 +11,13 @@ g_t = C_t dy_t + a_{t+1} g_{t+1}.
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from seqdiag.ops.scan.threads import one_thread
 
 _BUFFER = 2**18
 """Numbers in one buffer of states: about a megabyte, which stays in a core's caches."""
@@ -45,7 +45,7 @@ class _Scan(torch.autograd.Function):
         ctx: Any, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor
     ) -> tuple[Tensor, Tensor]:
         needs = any(ctx.needs_input_grad)
-        with _one_thread(u):
+        with one_thread(u):
             chunk = _Chunks(u, delta, A, B, C)
             y, last, starts = chunk.forward(h0, keep=needs)
         ctx.save_for_backward(u, delta, A, B, C, *starts)
@@ -54,7 +54,7 @@ class _Scan(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor, d_last: Tensor) -> tuple[Tensor, ...]:
         u, delta, A, B, C, *starts = ctx.saved_tensors
-        with _one_thread(u):
+        with one_thread(u):
             return _Chunks(u, delta, A, B, C).backward(starts, dy, d_last)
 
 
@@ -209,17 +209,3 @@ def _time_major(x: Tensor) -> Tensor:
 
 def _batch_major(x: Tensor) -> Tensor:
     return x.transpose(0, 1).contiguous()
-
-
-@contextlib.contextmanager
-def _one_thread(x: Tensor) -> Iterator[None]:
-    """Runs on one CPU thread: chains of small operations lose more at barriers than they gain."""
-    if x.device.type != "cpu" or torch.get_num_threads() == 1:
-        yield
-        return
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
