@@ -42,7 +42,11 @@ SELECTIVE = {
     "chunked": "seqdiag.ops.scan.chunked:chunked",
     "associative": "seqdiag.ops.scan.selective:associative",
     "fft": "seqdiag.ops.scan.fft:selective_fft",
+    "triton": "seqdiag.ops.scan.selective_triton:fused",
+    "triton-associative": "seqdiag.ops.scan.selective_triton:associative",
 }
+FUSED = frozenset({"triton"})
+"""Selective scans that take the bias, softplus, skip and gate in as well."""
 SSD = {
     "reference": "seqdiag.ops.scan.ssd:reference",
     "loop": "seqdiag.ops.scan.ssd:loop",
@@ -58,6 +62,8 @@ class ScanProblem:
     steps: int
     dtype: torch.dtype
     time_invariant: bool
+    d_state: int = 1
+    needs_gradient: bool = False
 
 
 def linear_scan(a: Tensor, b: Tensor, h0: Tensor | None = None, *, impl: str = "chunked") -> Tensor:
@@ -118,14 +124,19 @@ def selective_scan(
     """
     _check_steps("selective_scan", u)
     invariant = all(x.shape[1] == 1 or x.stride(1) == 0 for x in (delta, B, C))
+    grads = torch.is_grad_enabled() and any(x.requires_grad for x in (u, delta, A, B, C))
+    problem = ScanProblem(u.shape[0], u.shape[1], u.dtype, invariant, A.shape[1], grads)
+    run = _load(SELECTIVE, impl, problem, u.device)
+    start = u.new_zeros(u.shape[0], *A.shape) if h0 is None else h0
+    B, C = (x.expand(u.shape[0], u.shape[1], -1) for x in (B, C))
+    if impl in FUSED:
+        args = (D, z, delta_bias, delta_softplus, start)
+        y, last = run(u, delta.expand(u.shape), A, B, C, *args)
+        return y, last
     if delta_bias is not None:
         delta = delta + delta_bias
     if delta_softplus:
         delta = F.softplus(delta)
-    problem = ScanProblem(u.shape[0], u.shape[1], u.dtype, invariant)
-    run = _load(SELECTIVE, impl, problem, u.device)
-    start = u.new_zeros(u.shape[0], *A.shape) if h0 is None else h0
-    B, C = (x.expand(u.shape[0], u.shape[1], -1) for x in (B, C))
     y, last = run(u, delta.expand(u.shape), A, B, C, start)
     if D is not None:
         y = y + D * u
