@@ -68,19 +68,23 @@ def _sums(weight: Tensor, near: Tensor, far: Tensor) -> Tensor:
     return torch.bmm(*_real_product(left, right)).flatten(1)
 
 
-def chunked(u: Tensor, a: Tensor, b: Tensor, c: Tensor, h0: Tensor) -> tuple[Tensor, Tensor]:
+def chunked(
+    u: Tensor, a: Tensor, b: Tensor, c: Tensor, h0: Tensor, chunk: int = _CHUNK
+) -> tuple[Tensor, Tensor]:
     """Returns the filter as matrix products: inside a chunk a Toeplitz matrix, between them h.
 
     With U the chunks of a channel (T/Q, Q): y = U K + H W, where K_ji = k_{i-j}, the rows of H are
     the states before each chunk, and W_qn = c_n a_n^(q+1). Only powers of a up to Q are formed.
     """
     with one_thread(u):
-        return _chunked(u, a, b, c, h0)
+        return _chunked(u, a, b, c, h0, chunk)
 
 
-def _chunked(u: Tensor, a: Tensor, b: Tensor, c: Tensor, h0: Tensor) -> tuple[Tensor, Tensor]:
+def _chunked(
+    u: Tensor, a: Tensor, b: Tensor, c: Tensor, h0: Tensor, chunk: int
+) -> tuple[Tensor, Tensor]:
     batch, steps, width = u.shape
-    size = min(_CHUNK, steps)
+    size = min(chunk, steps)
     count = -(-steps // size)
     whole, rest = steps // size, steps % size
     powers = powers_of(a, size + 1)  # (Q + 1, D, N)
