@@ -192,18 +192,57 @@ def outputs_kernel(
 
 
 @triton.jit
-def backward_kernel(
-    x_ptr, dt_ptr, A_ptr, B_ptr, C_ptr, starts_ptr, dy_ptr, carries_ptr,
-    dx_ptr, ddt_ptr, dA_ptr, dB_ptr, dC_ptr,
+def readers_kernel(
+    x_ptr, dt_ptr, A_ptr, B_ptr, C_ptr, starts_ptr, dy_ptr, dC_ptr, read_ptr,
     steps, heads, shared, width,
     x_b, x_t, dt_b, dt_t, B_b, B_t, B_g, C_b, C_t, C_g, dy_b, dy_t,
     N: tl.constexpr, BN: tl.constexpr, BP: tl.constexpr, Q: tl.constexpr,
 ):  # fmt: skip
-    """Writes the gradients of one chunk of one head; dB and dC by head, dA by chunk.
+    """Writes dC by head, and dy_i . y_i of every step: what reading adds to the log decay."""
+    b = (tl.program_id(0) // heads).to(tl.int64)
+    head = (tl.program_id(0) % heads).to(tl.int64)
+    chunk = tl.program_id(1)
+    where = tl.cast(tl.program_id(0), tl.int64) * tl.num_programs(1) + chunk
+    p, n, i = tl.arange(0, BP), tl.arange(0, BN), tl.arange(0, Q)
+    begin = chunk * Q
+    group = head // shared
+    A = tl.load(A_ptr + head).to(tl.float32)
+    dt, high, low, _, _ = _decays(dt_ptr + b * dt_b + head, dt_t, A, begin, steps, Q)
+    B_at, C_at = B_ptr + b * B_b + group * B_g, C_ptr + b * C_b + group * C_g
+    dy = _rows(dy_ptr + b * dy_b + head * width, dy_t, begin, steps, p, width, Q)
+    x = _columns(x_ptr + b * x_b + head * width, x_t, begin, steps, p, width, Q)
+    reached = i[:, None] >= i[None, :]
+    M = _mask(high[:, None], low[:, None], high[None, :], low[None, :], reached)
+    d_scores = tl.dot(dy, x, input_precision="ieee") * M * dt[None, :]
+    C = _rows(C_at, C_t, begin, steps, n, N, Q)
+    B_T = _columns(B_at, B_t, begin, steps, n, N, Q)
+    read = tl.sum(d_scores * tl.dot(C, B_T, input_precision="ieee"), axis=1)
+    held = (p < width)[:, None] & (n < N)[None, :]
+    tile = where * N * width + n[None, :] * width + p[:, None]
+    state = tl.load(starts_ptr + tile, mask=held, other=0.0).to(dy.dtype)  # (P, N)
+    dC = tl.exp2(high + low)[:, None] * tl.dot(dy, state, input_precision="ieee")
+    read += tl.sum(C * dC, axis=1)
+    B = _rows(B_at, B_t, begin, steps, n, N, Q)
+    dC += tl.dot(d_scores.to(B.dtype), B, input_precision="ieee")
+    t = begin + i
+    line = (b * steps + t) * heads + head
+    there = (t < steps)[:, None] & (n < N)[None, :]
+    tl.store(dC_ptr + line[:, None] * N + n[None, :], dC, mask=there)
+    tl.store(read_ptr + line, read, mask=t < steps)
 
-    `carries_ptr` is the adjoint of the state after each chunk. The gradient of the log decay of a
-    step is a sum over later steps: of dy_i . y_i, less dt_j x_j . d(dt_j x_j), and what leaves
-    through the state.
+
+@triton.jit
+def writers_kernel(
+    x_ptr, dt_ptr, A_ptr, B_ptr, C_ptr, starts_ptr, dy_ptr, carries_ptr, read_ptr,
+    dx_ptr, ddt_ptr, dA_ptr, dB_ptr,
+    steps, heads, shared, width,
+    x_b, x_t, dt_b, dt_t, B_b, B_t, B_g, C_b, C_t, C_g, dy_b, dy_t,
+    N: tl.constexpr, BN: tl.constexpr, BP: tl.constexpr, Q: tl.constexpr,
+):  # fmt: skip
+    """Writes dx, ddt, dB by head and dA by chunk; `carries_ptr` is the adjoint after each chunk.
+
+    The gradient of a step's log decay is a sum over itself and later steps: of dy_i . y_i, less
+    dt_j x_j . d(dt_j x_j), and what leaves through the state.
     """
     b = (tl.program_id(0) // heads).to(tl.int64)
     head = (tl.program_id(0) % heads).to(tl.int64)
@@ -213,60 +252,50 @@ def backward_kernel(
     begin = chunk * Q
     t = begin + i
     group = head // shared
+    held = (n < N)[:, None] & (p < width)[None, :]
+    tile = where * N * width + n[:, None] * width + p[None, :]
+    carry = tl.load(carries_ptr + tile, mask=held, other=0.0)
+    state = tl.load(starts_ptr + tile, mask=held, other=0.0)
+    kept = tl.sum(tl.sum(state * carry, axis=1), axis=0)
     A = tl.load(A_ptr + head).to(tl.float32)
     dt, high, low, end_high, end_low = _decays(dt_ptr + b * dt_b + head, dt_t, A, begin, steps, Q)
-    grow = tl.exp2(high + low)
+    kept *= tl.exp2(end_high + end_low)
     to_end = tl.exp2((end_high - high) + (end_low - low))
     x_at, dy_at = x_ptr + b * x_b + head * width, dy_ptr + b * dy_b + head * width
     B_at, C_at = B_ptr + b * B_b + group * B_g, C_ptr + b * C_b + group * C_g
-    x = _rows(x_at, x_t, begin, steps, p, width, Q)
-    dy = _rows(dy_at, dy_t, begin, steps, p, width, Q)
+
     B = _rows(B_at, B_t, begin, steps, n, N, Q)
-    C = _rows(C_at, C_t, begin, steps, n, N, Q)
-    turned = (p < width)[:, None] & (n < N)[None, :]
-    tile_T = where * N * width + n[None, :] * width + p[:, None]
-    state_T = tl.load(starts_ptr + tile_T, mask=turned, other=0.0)  # (P, N)
-    carry_T = tl.load(carries_ptr + tile_T, mask=turned, other=0.0)
-    kept = tl.sum(tl.sum(state_T * carry_T, axis=1), axis=0) * tl.exp2(end_high + end_low)
-
-    # Step i reads: its C, and its part of the log decay.
-    x_T = _columns(x_at, x_t, begin, steps, p, width, Q)
-    B_T = _columns(B_at, B_t, begin, steps, n, N, Q)
-    M = _mask(high[:, None], low[:, None], high[None, :], low[None, :], i[:, None] >= i[None, :])
-    d_scores = tl.dot(dy, x_T, input_precision="ieee") * M * dt[None, :]
-    read = tl.sum(d_scores * tl.dot(C, B_T, input_precision="ieee"), axis=1)
-    dC_state = grow[:, None] * tl.dot(dy, state_T.to(dy.dtype), input_precision="ieee")
-    read += tl.sum(C * dC_state, axis=1)
-    dC = tl.dot(d_scores.to(B.dtype), B, input_precision="ieee") + dC_state
-    rows = ((b * steps + t)[:, None] * heads + head) * N + n[None, :]
-    there = (t < steps)[:, None] & (n < N)[None, :]
-    tl.store(dC_ptr + rows, dC, mask=there)
-
-    # Step j writes: its x, B and dt. The same scores, transposed.
-    dy_T = _columns(dy_at, dy_t, begin, steps, p, width, Q)
     C_T = _columns(C_at, C_t, begin, steps, n, N, Q)
-    M = _mask(high[None, :], low[None, :], high[:, None], low[:, None], i[None, :] >= i[:, None])
+    reached = i[None, :] >= i[:, None]
+    M = _mask(high[None, :], low[None, :], high[:, None], low[:, None], reached)  # (j, i)
     scores = tl.dot(B, C_T, input_precision="ieee") * M
-    held = (n < N)[:, None] & (p < width)[None, :]
-    tile = where * N * width + n[:, None] * width + p[None, :]
-    carry = tl.load(carries_ptr + tile, mask=held, other=0.0).to(B.dtype)
-    d_written = tl.dot(scores.to(dy.dtype), dy, input_precision="ieee")
-    d_written += to_end[:, None] * tl.dot(B, carry, input_precision="ieee")
-    pairs = tl.dot(x, dy_T, input_precision="ieee")
-    d_scores = pairs * M * dt[:, None]
-    dB_state = (dt * to_end)[:, None] * tl.dot(x, carry_T.to(x.dtype), input_precision="ieee")
-    dB = tl.dot(d_scores.to(C.dtype), C, input_precision="ieee") + dB_state
-    tl.store(dB_ptr + rows, dB, mask=there)
-    leaves = tl.sum(B * dB_state, axis=1)
-    written = tl.sum(dt[:, None] * scores * pairs, axis=1) + leaves
-
-    out = ((b * steps + t)[:, None] * heads + head) * width + p[None, :]
+    dy = _rows(dy_at, dy_t, begin, steps, p, width, Q)
+    d_written = to_end[:, None] * tl.dot(B, carry.to(B.dtype), input_precision="ieee")
+    d_written += tl.dot(scores.to(dy.dtype), dy, input_precision="ieee")
+    x = _rows(x_at, x_t, begin, steps, p, width, Q)
+    line = (b * steps + t) * heads + head
     cells = (t < steps)[:, None] & (p < width)[None, :]
-    dx = d_written * dt[:, None]
-    tl.store(dx_ptr + out, dx.to(dx_ptr.dtype.element_ty), mask=cells)
-    d_s = read - written
+    dx = (d_written * dt[:, None]).to(dx_ptr.dtype.element_ty)
+    tl.store(dx_ptr + line[:, None] * width + p[None, :], dx, mask=cells)
+    ddt = tl.sum(d_written * x, axis=1)
+
+    dy_T = _columns(dy_at, dy_t, begin, steps, p, width, Q)
+    pairs = tl.dot(x, dy_T, input_precision="ieee") * dt[:, None]
+    written = tl.sum(scores * pairs, axis=1)
+    carry_T = tl.load(
+        carries_ptr + where * N * width + n[None, :] * width + p[:, None],
+        mask=(p < width)[:, None] & (n < N)[None, :],
+        other=0.0,
+    ).to(x.dtype)
+    dB = (dt * to_end)[:, None] * tl.dot(x, carry_T, input_precision="ieee")
+    leaves = tl.sum(B * dB, axis=1)
+    C = _rows(C_at, C_t, begin, steps, n, N, Q)
+    dB += tl.dot((pairs * M).to(C.dtype), C, input_precision="ieee")
+    there = (t < steps)[:, None] & (n < N)[None, :]
+    tl.store(dB_ptr + line[:, None] * N + n[None, :], dB, mask=there)
+
+    d_s = tl.load(read_ptr + line, mask=t < steps, other=0.0) - written - leaves
     d_rate = tl.sum(d_s, axis=0) - tl.cumsum(d_s, axis=0) + d_s + tl.sum(leaves, axis=0) + kept
-    ddt = tl.sum(d_written * x, axis=1) + A * d_rate
-    times = (b * steps + t) * heads + head
-    tl.store(ddt_ptr + times, ddt.to(ddt_ptr.dtype.element_ty), mask=t < steps)
+    ddt += A * d_rate
+    tl.store(ddt_ptr + line, ddt.to(ddt_ptr.dtype.element_ty), mask=t < steps)
     tl.store(dA_ptr + where, tl.sum(dt * d_rate, axis=0))

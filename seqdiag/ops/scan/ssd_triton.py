@@ -138,11 +138,14 @@ class _Launch:
         dA = starts.new_empty(self.batch, self.heads, self.chunks)
         shape = (self.batch, self.steps, self.heads, self.n)
         dB, dC = starts.new_empty(shape), starts.new_empty(shape)
-        _kernels().backward_kernel[(self.lines, self.chunks)](
-            self.x, self.dt, self.A, self.B, self.C, starts, dy, carries,
-            dx, ddt, dA, dB, dC, *self._shape, *self._strides, *dy.stride()[:2],
-            **self._constants(backward=True),
-        )  # fmt: skip
+        read = starts.new_empty(shape[:3])
+        operands = (self.x, self.dt, self.A, self.B, self.C, starts, dy)
+        scalars = (*self._shape, *self._strides, *dy.stride()[:2])
+        grid, constants = (self.lines, self.chunks), self._constants(backward=True)
+        _kernels().readers_kernel[grid](*operands, dC, read, *scalars, **constants)
+        _kernels().writers_kernel[grid](
+            *operands, carries, read, dx, ddt, dA, dB, *scalars, **constants
+        )
         grouped = (self.batch, self.steps, self.groups, -1, self.n)
         return dx, ddt, dA.sum((0, 2)), dB.view(grouped).sum(3), dC.view(grouped).sum(3)
 
