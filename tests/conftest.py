@@ -7,13 +7,19 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 
 from seqdiag.cli.app import main
+from seqdiag.ops import interpreter
+
+# Triton reads this once, at its import: a test that imports it first must not spoil the others.
+if not torch.cuda.is_available():
+    os.environ.setdefault(interpreter.VARIABLE, "1")
 
 ROOT = Path(__file__).parent.parent
 DATA = Path(__file__).parent / "data"
@@ -58,3 +64,25 @@ def spawn() -> Callable[..., subprocess.CompletedProcess[str]]:
         return subprocess.run(command, check=False, env={**plain, **(env or {})}, **settings)
 
     return call
+
+
+@pytest.fixture(scope="session")
+def kernel_device() -> torch.device:
+    """Where Triton kernels run: compiled on a GPU where there is one, else interpreted."""
+    pytest.importorskip("triton")
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    interpreter.enable()
+    return torch.device("cpu")
+
+
+@pytest.fixture
+def strict_kernels(kernel_device: torch.device) -> Iterator[torch.device]:
+    """`kernel_device`, and where it interprets, held to the rules of a GPU."""
+    if kernel_device.type == "cuda":
+        yield kernel_device
+        return
+    from seqdiag.ops.interpreter.strict import strict
+
+    with strict():
+        yield kernel_device

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 
 import torch
+
+from seqdiag.ops import interpreter
 
 
 def why_not_triton(dtype: torch.dtype, device: torch.device) -> str | None:
@@ -13,6 +14,6 @@ def why_not_triton(dtype: torch.dtype, device: torch.device) -> str | None:
         return f"the kernels compute in float32, not {str(dtype).removeprefix('torch.')}"
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
-    if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+    if device.type != "cuda" and not interpreter.is_enabled():
         return "needs a CUDA device"
     return None

@@ -173,7 +173,8 @@ def outputs_kernel(
     head = (tl.program_id(0) % heads).to(tl.int64)
     chunk = tl.program_id(1)
     where = tl.cast(tl.program_id(0), tl.int64) * tl.num_programs(1) + chunk
-    p, n = tl.arange(0, BP), tl.arange(0, BN)
+    p = tl.program_id(2) * BP + tl.arange(0, BP)
+    n = tl.arange(0, BN)
     begin = chunk * Q
     group = head // shared
     held = (n < N)[:, None] & (p < width)[None, :]

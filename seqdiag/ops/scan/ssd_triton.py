@@ -16,6 +16,10 @@ CHUNKS = (16, 32, 64, 128)
 _PROGRAMS = 128
 """Heads that keep a large GPU busy walking over chunks alone."""
 _LARGEST = 128
+_FUSED_STATES = 64
+"""A state with more rows does not fit into registers beside a chunk."""
+_BACKWARD_CHUNK = 32
+_WARPS = 8
 
 
 def why_not(problem: ScanProblem, device: torch.device) -> str | None:
@@ -39,19 +43,22 @@ def chunked(
     """Returns y (B, T, H, P) and the last state (B, H, P, N), float32; differentiable.
 
     `schedule` is `fused` (a program walks over the chunks of a head) or `chunks` (all chunks at
-    once, then the states, then the outputs); None chooses by the number of heads.
+    once, then the states, then the outputs); None chooses by the number of heads and states.
     """
     if schedule is None:
-        heads = x.shape[0] * x.shape[2]
-        schedule = "fused" if heads >= _PROGRAMS or x.shape[1] <= CHUNK else "chunks"
+        busy = x.shape[0] * x.shape[2] >= _PROGRAMS or x.shape[1] <= CHUNK
+        schedule = "fused" if busy and B.shape[-1] <= _FUSED_STATES else "chunks"
     y, last = _SSD.apply(x, dt, A, B, C, h0, chunk or CHUNK, schedule)  # type: ignore[no-untyped-call]
     return y, last
 
 
-def warps_of(n: int, p: int, chunk: int, backward: bool = False) -> int:
-    """Returns the warps of a program: no shipped shape spills registers on sm_80 or sm_90."""
-    largest = max(_padded(n) * _padded(p), chunk * max(_padded(n), _padded(p), chunk))
-    return (8 if largest > 2048 else 4) if backward else (8 if largest > 4096 else 4)
+def channels_of(n: int, p: int) -> int:
+    """Returns the channels of a head that a program of the forward pass takes.
+
+    With these and 8 warps no kernel spills registers on sm_80 or sm_90 in 16 bits, up to 128
+    states and 128 channels; the fused one up to 64 states.
+    """
+    return min(_padded(p), 64 if n <= 64 else 32)
 
 
 class _Launch:
@@ -77,13 +84,13 @@ class _Launch:
             *self.C.stride()[:3],
         )  # fmt: skip
 
-    def _constants(self, backward: bool = False) -> dict[str, Any]:
+    def _constants(self, channels: int | None = None) -> dict[str, Any]:
         return {
             "N": self.n,
             "BN": _padded(self.n),
-            "BP": _padded(self.width),
+            "BP": channels or _padded(self.width),
             "Q": self.chunk,
-            "num_warps": warps_of(self.n, self.width, self.chunk, backward),
+            "num_warps": _WARPS,
             "num_stages": 1,
         }
 
@@ -91,18 +98,20 @@ class _Launch:
         """Returns y and the last state (B, H, N, P), chunk after chunk."""
         y = self.x.new_empty(self.batch, self.steps, self.heads, self.width)
         last = torch.empty_like(h0)
-        _kernels().fused_kernel[(self.lines, 1)](
+        channels = channels_of(self.n, self.width)
+        _kernels().fused_kernel[(self.lines, -(-self.width // channels))](
             self.x, self.dt, self.A, self.B, self.C, h0, y, last,
-            *self._shape, *self._strides, **self._constants(),
+            *self._shape, *self._strides, **self._constants(channels),
         )  # fmt: skip
         return y, last
 
     def outputs(self, starts: Tensor) -> Tensor:
         """Returns y from the states before each chunk."""
         y = self.x.new_empty(self.batch, self.steps, self.heads, self.width)
-        _kernels().outputs_kernel[(self.lines, self.chunks)](
+        channels = channels_of(self.n, self.width)
+        _kernels().outputs_kernel[(self.lines, self.chunks, -(-self.width // channels))](
             self.x, self.dt, self.A, self.B, self.C, starts, y,
-            *self._shape, *self._strides, **self._constants(),
+            *self._shape, *self._strides, **self._constants(channels),
         )  # fmt: skip
         return y
 
@@ -141,7 +150,7 @@ class _Launch:
         read = starts.new_empty(shape[:3])
         operands = (self.x, self.dt, self.A, self.B, self.C, starts, dy)
         scalars = (*self._shape, *self._strides, *dy.stride()[:2])
-        grid, constants = (self.lines, self.chunks), self._constants(backward=True)
+        grid, constants = (self.lines, self.chunks), self._constants()
         _kernels().readers_kernel[grid](*operands, dC, read, *scalars, **constants)
         _kernels().writers_kernel[grid](
             *operands, carries, read, dx, ddt, dA, dB, *scalars, **constants
@@ -173,13 +182,12 @@ class _SSD(torch.autograd.Function):
             starts, last = launch.states(start)
             y = launch.outputs(starts)
         ctx.save_for_backward(x, dt, A, B, C, h0)
-        ctx.chunk = chunk
         return y, last.transpose(2, 3).contiguous()
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor, d_last: Tensor) -> tuple[Tensor | None, ...]:
         x, dt, A, B, C, h0 = ctx.saved_tensors
-        launch = _Launch(x, dt, A, B, C, ctx.chunk)
+        launch = _Launch(x, dt, A, B, C, _BACKWARD_CHUNK)
         dy = _dense(dy, 2)
         # The states are computed anew: kept from the forward pass they would outweigh the inputs.
         starts, _ = launch.states(h0.float().transpose(2, 3).contiguous())
