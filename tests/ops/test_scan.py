@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
+from scans import outputs_and_gradients, randn, selective_inputs
 from torch import Tensor
 
 from seqdiag.ops.scan import (
@@ -20,38 +19,6 @@ from seqdiag.ops.scan import (
 
 CPU_FORMS = ["reference", "loop", "chunked", "associative", "fft"]
 STEPS = [1, 2, 7, 63, 64, 65, 130, 300]
-
-
-def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
-
-
-def selective_inputs(
-    steps: int, n: int = 3, width: int = 5, batch: int = 2, dtype: torch.dtype = torch.float64
-) -> dict[str, Tensor]:
-    return {
-        "u": randn(batch, steps, width, seed=1, dtype=dtype),
-        "delta": randn(batch, steps, width, seed=2, dtype=dtype),
-        "A": -torch.arange(1, n + 1, dtype=dtype).repeat(width, 1),
-        "B": randn(batch, steps, n, seed=3, dtype=dtype),
-        "C": randn(batch, steps, n, seed=4, dtype=dtype),
-        "D": randn(width, seed=5, dtype=dtype),
-        "z": randn(batch, steps, width, seed=6, dtype=dtype),
-        "delta_bias": randn(width, seed=7, dtype=dtype),
-        "h0": randn(batch, width, n, seed=8, dtype=dtype),
-    }
-
-
-def outputs_and_gradients(op: Any, inputs: dict[str, Tensor], **options: Any) -> list[Tensor]:
-    leaves = {name: x.clone().requires_grad_() for name, x in inputs.items()}
-    results = op(**leaves, **options)
-    results = results if isinstance(results, tuple) else (results,)
-    loss = sum(
-        (r * torch.linspace(-1, 1, r.numel(), dtype=r.dtype).view_as(r)).sum() for r in results
-    )
-    if loss.is_complex():
-        loss = loss.real
-    return [*results, *torch.autograd.grad(loss, list(leaves.values()))]
 
 
 def assert_same(ours: list[Tensor], theirs: list[Tensor], tolerance: float = 1e-9) -> None:
