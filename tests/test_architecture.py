@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "seqdiag"
 COMMON = {"errors", "units", "config", ""}
 ALLOWED = {
     "cli": {"cli", "diagnostics", "report"},
-    "diagnostics": {"diagnostics", "predict", "measure", "models", "report"},
+    "diagnostics": {"diagnostics", "predict", "measure", "models", "ops", "report"},
     "predict": {"predict"},
     "measure": {"measure", "models", "ops"},
     "models": {"models", "ops"},

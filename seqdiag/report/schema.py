@@ -39,7 +39,7 @@ def columns_of(row_type: type) -> tuple[Column, ...]:
     hints = typing.get_type_hints(row_type)
     return tuple(
         Column(
-            name=field.name,
+            name=_column_name(field.name),
             type=_type_name(hints[field.name]),
             unit=field.metadata["unit"],
             description=field.metadata["description"],
@@ -60,7 +60,15 @@ def _type_name(hint: Any) -> str:
 
 def record_of(row: Any) -> Record:
     """Returns a row's values by column; a number that is not finite is missing."""
-    return {field.name: _finite(getattr(row, field.name)) for field in dataclasses.fields(row)}
+    return {
+        _column_name(field.name): _finite(getattr(row, field.name))
+        for field in dataclasses.fields(row)
+    }
+
+
+def _column_name(field: str) -> str:
+    """Returns the column of a field: `pass` cannot be a field, so `pass_` stands for it."""
+    return field.removesuffix("_")
 
 
 def _finite(value: Value) -> Value:

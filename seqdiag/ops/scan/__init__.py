@@ -45,16 +45,22 @@ SELECTIVE = {
     "fft": "seqdiag.ops.scan.fft:selective_fft",
     "triton": "seqdiag.ops.scan.selective_triton:fused",
     "triton-associative": "seqdiag.ops.scan.selective_triton:associative",
+    "mambapy": "seqdiag.ops.scan.external:mambapy",
+    "mamba-ssm": "seqdiag.ops.scan.external:mamba_ssm",
 }
 SSD = {
     "reference": "seqdiag.ops.scan.ssd:reference",
     "loop": "seqdiag.ops.scan.ssd:loop",
     "chunked": "seqdiag.ops.scan.ssd:chunked",
     "triton": "seqdiag.ops.scan.ssd_triton:chunked",
+    "mamba-ssm": "seqdiag.ops.scan.external:mamba_ssm_ssd",
+    "fla": "seqdiag.ops.scan.external:fla",
 }
 
 
 FUSED = frozenset({"triton"})
+"""Selective scans that take the bias, softplus, skip and gate in as well."""
+_NATIVE = FUSED | {"triton-associative", "mamba-ssm", "fla"}
 """Scans that take half precision as it is; the others compute in float32 and round the result."""
 
 
@@ -70,6 +76,8 @@ class ScanProblem:
     head_dim: int = 1
     chunk: int | None = None
     needs_gradient: bool = False
+    has_state: bool = False
+    """Whether the scan starts from a given state."""
 
 
 def linear_scan(
@@ -150,6 +158,7 @@ def selective_scan(
         chunk=chunk,
         needs_gradient=torch.is_grad_enabled()
         and any(x.requires_grad for x in (u, delta, A, B, C)),
+        has_state=h0 is not None,
     )
     run = _load(SELECTIVE, impl, problem, u.device)
     start = u.new_zeros(u.shape[0], *A.shape) if h0 is None else h0
@@ -158,10 +167,12 @@ def selective_scan(
         more = (D, z, delta_bias, delta_softplus, start)
         y, last = run(u, delta.expand(u.shape), A, B, C, *more, **_chunk(chunk))
         return y, last
-    y, last = _in_float32(
-        _unfused, u.dtype, u, delta, A, B, C, D, z, delta_bias, start,
-        run=run, softplus=delta_softplus, **_chunk(chunk),
-    )  # fmt: skip
+    operands = (u, delta, A, B, C, D, z, delta_bias, start)
+    options: dict[str, Any] = {"run": run, "softplus": delta_softplus, **_chunk(chunk)}
+    if impl in _NATIVE:
+        y, last = _unfused(*operands, **options)
+        return y.to(u.dtype), last
+    y, last = _in_float32(_unfused, u.dtype, *operands, **options)
     return y, last
 
 
@@ -218,7 +229,7 @@ def ssd_scan(
     )
     run = _load(SSD, impl, problem, x.device)
     start = x.new_zeros(x.shape[0], *x.shape[2:], n) if h0 is None else h0
-    if impl in FUSED:
+    if impl in _NATIVE:
         y, last = run(x, dt, A, B, C, start, **_chunk(chunk))
     else:
         y, last = _in_float32(run, x.dtype, x, dt, A, B, C, start, **_chunk(chunk))
