@@ -97,6 +97,9 @@ def linear_scan(
     run = _load(LINEAR, impl, problem, b.device)
     start = b.new_zeros(b.shape[0], *b.shape[2:]) if h0 is None else h0
     whole = a if problem.time_invariant and impl == "fft" else a.expand(b.shape)
+    if b.dtype in (torch.float16, torch.bfloat16):
+        whole, wide, start = whole.float(), b.float(), start.float()
+        return run(whole, wide, start, **_chunk(chunk)).to(b.dtype)  # type: ignore[no-any-return]
     h: Tensor = run(whole, b, start, **_chunk(chunk))
     return h
 
