@@ -33,12 +33,13 @@ def outputs_and_gradients(
 ) -> list[Tensor]:
     """Returns what `op` returns and the gradients of every input, for a loss linear in the results.
 
-    `dtype` rounds the weights of the loss, for a reference of what receives them in that dtype.
+    `dtype` rounds the weights of the first result, for a reference of what has it in that dtype.
     """
     leaves = {name: x.clone().requires_grad_() for name, x in inputs.items()}
     results = op(**leaves, **options)
     results = results if isinstance(results, tuple) else (results,)
-    loss = sum((r * weights(r, dtype)).sum() for r in results)
+    dtypes = (dtype, *[None] * (len(results) - 1))
+    loss = sum((r * weights(r, d)).sum() for r, d in zip(results, dtypes, strict=True))
     if loss.is_complex():
         loss = loss.real
     return [*results, *torch.autograd.grad(loss, list(leaves.values()))]

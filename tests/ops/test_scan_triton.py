@@ -21,7 +21,7 @@ BOUND = {torch.float32: 5e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 The gradients that stay in float32 are held to the bound of the dtype all the same."""
 CANCELS = 4.0
 """The gradient of a head's decay is one number, a sum over all steps and channels whose terms
-cancel; the rounding of the products inside does not."""
+cancel; the rounding of the states in matrix products does not."""
 DTYPES = list(BOUND)
 KEPT = {"A", "D", "delta_bias", "h0", "dt"}
 """What stays in float32, as in a model in half precision."""
