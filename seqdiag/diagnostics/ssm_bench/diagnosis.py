@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from seqdiag.diagnostics.ssm_bench import by_scan, findings
+from seqdiag.diagnostics.ssm_bench import by_scan, by_step, by_stream, findings, inspecting
 from seqdiag.diagnostics.ssm_bench.row import SsmBenchRow
 from seqdiag.diagnostics.ssm_bench.spec import SsmBenchSpec
 from seqdiag.measure.device import resolve_device
 from seqdiag.ops import interpreter
 from seqdiag.report.result import Diagnosis, PlotSpec
+
+Conclude = Callable[[Sequence[SsmBenchRow]], list[str]]
 
 _PLOT = PlotSpec(
     x="seq_len",
@@ -26,6 +28,9 @@ _PLOT = PlotSpec(
 )
 
 
+_PLOT_POSITION = dataclasses.replace(_PLOT, x="position", series="kind", x_label="steps before")
+
+
 def ssm_bench(spec: SsmBenchSpec) -> Diagnosis:
     """Returns the diagnosis for `spec`.
 
@@ -33,27 +38,54 @@ def ssm_bench(spec: SsmBenchSpec) -> Diagnosis:
     device or, with `interpret`, where Triton cannot interpret.
     """
     spec.check()
+    if spec.inspect:
+        return _inspection(spec)
     device, label = resolve_device(spec.device)
     if spec.interpret:
         interpreter.enable()
-    facts = by_scan.Facts([], {})
-    rows, total = by_scan.rows(spec, device, facts), by_scan.count(spec)
-
-    def conclude(rows: Sequence[SsmBenchRow]) -> list[str]:
-        return findings.conclude(spec, facts, rows)
-
+    rows, total, conclude = _mode(spec, device)
     return Diagnosis(
         command="ssm-bench",
-        spec=dataclasses.asdict(spec),
+        spec=spec.as_options(),
         row_type=SsmBenchRow,
         rows=_with_threads(rows, spec.threads),
         total=total,
         conclude=conclude,
-        plot=_PLOT,
+        plot=_PLOT if spec.mode == "scan" else _PLOT_POSITION,
         device=label,
         dtype=spec.dtype,
         seed=spec.seed,
     )
+
+
+def _inspection(spec: SsmBenchSpec) -> Diagnosis:
+    """Returns the diagnosis that compiles the kernels and runs nothing."""
+    targets = inspecting.targets_of(spec.inspect)
+    return Diagnosis(
+        command="ssm-bench",
+        spec=spec.as_options(),
+        row_type=inspecting.InspectRow,
+        rows=inspecting.rows(spec, targets),
+        total=inspecting.count(spec, targets),
+        conclude=inspecting.conclude,
+        device="none: compiled only",
+        dtype=spec.dtype,
+    )
+
+
+def _mode(spec: SsmBenchSpec, device: torch.device) -> tuple[Iterator[SsmBenchRow], int, Conclude]:
+    """Returns the rows of a mode, how many there will be, and what to make of them."""
+    if spec.mode == "step":
+        steps: list[by_step.Step] = []
+        rows = by_step.rows(spec, device, steps)
+        return rows, by_step.count(spec), lambda _: by_step.conclude(spec, steps)
+    if spec.mode == "stream":
+        costs: list[by_stream.Cost] = []
+        rows = by_stream.rows(spec, device, costs)
+        return rows, by_stream.count(spec), lambda _: by_stream.conclude(spec, costs)
+    facts = by_scan.Facts([], {})
+    rows = by_scan.rows(spec, device, facts)
+    return rows, by_scan.count(spec), lambda rows: findings.conclude(spec, facts, rows)
 
 
 def _with_threads(rows: Iterator[SsmBenchRow], threads: int | None) -> Iterator[SsmBenchRow]:

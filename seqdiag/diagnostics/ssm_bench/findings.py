@@ -64,7 +64,7 @@ def _fastest(spec: SsmBenchSpec, facts: Facts, kind: str, longest: int) -> list[
     parts = []
     if row.speedup_ratio is not None and row.implementation != "loop":
         parts.append(f"{row.speedup_ratio:.1f}x the loop")
-    if shape.exps and row.pass_ == "fwd":
+    if kind == "selective" and row.pass_ == "fwd":
         parts.append(f"{shape.exps / _time(row) / 1e6:.2g} G exp/s")
     if facts.copy_gb_per_s and row.gb_per_s:
         share = row.gb_per_s / facts.copy_gb_per_s
@@ -149,8 +149,8 @@ def _sequential(facts: Facts) -> list[str]:
             f"{us:.3g} us a step at {format_tokens(steps or 0)}" for steps, us in per_token.items()
         )
         lines.append(
-            f"{name}: {costs}; {ratio:.0%} of it, the products with the input, waits for no "
-            "earlier step, the rest is a chain."
+            f"{name}: {costs}; {ratio:.0%} of that, the products with the input, could run at "
+            "once, the rest waits for the step before."
         )
     return lines
 

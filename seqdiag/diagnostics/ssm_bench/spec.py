@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from seqdiag.diagnostics.ssm_bench.forms import FORMS, INTERPRETED
 from seqdiag.errors import UsageError, unknown
@@ -47,6 +48,8 @@ class SsmBenchSpec:
     dist: Literal["stable", "raw"] = "stable"
     budget_s: float = 3.0
     check_only: bool = False
+    inspect: str = ""
+    """The targets to compile the kernels for, `all` or a list; nothing is run then."""
     interpret: bool = False
     threads: int | None = None
     seed: int = 0
@@ -71,6 +74,12 @@ class SsmBenchSpec:
             return [n for n in self.impl if self.kind is not None or kind in FORMS[n].kinds]
         known = [name for name, form in FORMS.items() if kind in form.kinds]
         return [name for name in known if self.interpret or name not in INTERPRETED]
+
+    def as_options(self) -> dict[str, Any]:
+        """Returns the spec by option names, as a result keeps it to be replayed."""
+        options = dataclasses.asdict(self)
+        options["pass"], options["budget"] = options.pop("pass_"), f"{options.pop('budget_s'):g}s"
+        return {**options, "against": self.against or "none"}
 
     def check(self) -> None:
         """Raises `UsageError` for options that do not fit each other."""

@@ -16,7 +16,7 @@ SEGMENT = 64
 _PROGRAMS = 1024
 """Programs that keep a large GPU busy; below this, time is split into spans."""
 _LEAST_SPAN = 4 * SEGMENT
-_UNROLL = 8
+UNROLL = 8
 _LARGEST_STATE = 128
 
 
@@ -32,9 +32,14 @@ class Tile:
 def tile_of(n: int, backward: bool = False) -> Tile:
     """Returns the tile for N states; no shipped one spills registers on sm_80 or sm_90."""
     states = 1 << (n - 1).bit_length()
-    if not backward or states <= 16:
+    if not backward:
         return Tile(states, 32, max(1, states // 16))
-    return Tile(states, 32, states // 8) if states <= 64 else Tile(states, 16, 8)
+    return Tile(states, 32, max(1, states // 8)) if states <= 64 else Tile(states, 16, 8)
+
+
+def prefix_block(states: int) -> dict[str, int]:
+    """Returns channels and steps of a block of the parallel prefix: 4096 states at most."""
+    return {"BD": 4, "BT": max(4, min(64, 1024 // states))}
 
 
 def why_not(problem: ScanProblem, device: torch.device) -> str | None:
@@ -132,7 +137,7 @@ class _Launch:
         edges = starts.new_empty(self.batch, n_edges, self.n, self.width) if keep else None
         _kernels().forward_kernel[self.grid](
             *self._operands, starts, y, last, edges, *self._shape, *self._strides,
-            SEGMENT=SEGMENT, UNROLL=_UNROLL, **self._constants,
+            SEGMENT=SEGMENT, UNROLL=UNROLL, **self._constants,
         )  # fmt: skip
         return y, last, edges
 
@@ -180,7 +185,7 @@ class _Launch:
         _kernels().ends_kernel[self.grid](
             x, self.delta, self.exponent, weight, z, self.bias, ends, totals, *self._shape,
             *_strides(x), *_strides(self.delta), *_strides(z), *_strides(weight),
-            UNROLL=_UNROLL, REVERSE=reverse, **self._constants,
+            UNROLL=UNROLL, REVERSE=reverse, **self._constants,
         )  # fmt: skip
         entering = torch.empty_like(ends)
         block = 256
@@ -242,15 +247,15 @@ def associative(
 ) -> tuple[Tensor, Tensor]:
     """Returns y and the last state (float32) by `tl.associative_scan`; no gradients."""
     launch = _Launch(u, delta, A, B, C, None, None, None, False, 1)
-    channels, block = 4, max(4, min(64, 1024 // launch.tile.states))
-    blocks = -(-launch.width // channels)
+    block = prefix_block(launch.tile.states)
+    blocks = -(-launch.width // block["BD"])
     y = torch.empty_like(launch.u, memory_format=torch.contiguous_format)
     last = h0.new_empty(launch.batch, launch.n, launch.width, dtype=torch.float32)
     operands = (launch.u, launch.delta, launch.B, launch.C)
     _kernels().associative_kernel[(launch.batch * blocks,)](
         launch.u, launch.delta, launch.exponent, launch.B, launch.C, _transposed(h0), y, last,
         launch.steps, launch.width, blocks, *(s for x in operands for s in _strides(x)),
-        N=launch.n, BN=launch.tile.states, BD=channels, BT=block, num_warps=4,
+        N=launch.n, BN=launch.tile.states, num_warps=4, **block,
     )  # fmt: skip
     return y, last.transpose(1, 2).contiguous()
 

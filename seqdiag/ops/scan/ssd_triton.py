@@ -16,9 +16,9 @@ CHUNKS = (16, 32, 64, 128)
 _PROGRAMS = 128
 """Heads that keep a large GPU busy walking over chunks alone."""
 _LARGEST = 128
-_FUSED_STATES = 64
+FUSED_STATES = 64
 """A state with more rows does not fit into registers beside a chunk."""
-_BACKWARD_CHUNK = 32
+BACKWARD_CHUNK = 32
 _WARPS = 8
 
 
@@ -47,7 +47,7 @@ def chunked(
     """
     if schedule is None:
         busy = x.shape[0] * x.shape[2] >= _PROGRAMS or x.shape[1] <= CHUNK
-        schedule = "fused" if busy and B.shape[-1] <= _FUSED_STATES else "chunks"
+        schedule = "fused" if busy and B.shape[-1] <= FUSED_STATES else "chunks"
     y, last = _SSD.apply(x, dt, A, B, C, h0, chunk or CHUNK, schedule)  # type: ignore[no-untyped-call]
     return y, last
 
@@ -59,6 +59,18 @@ def channels_of(n: int, p: int) -> int:
     states and 128 channels; the fused one up to 64 states.
     """
     return min(_padded(p), 64 if n <= 64 else 32)
+
+
+def constants(n: int, p: int, chunk: int, channels: int | None) -> dict[str, Any]:
+    """Returns what the kernels are specialised on; `channels` None takes a whole head."""
+    return {
+        "N": n,
+        "BN": _padded(n),
+        "BP": channels or _padded(p),
+        "Q": chunk,
+        "num_warps": _WARPS,
+        "num_stages": 1,
+    }
 
 
 class _Launch:
@@ -85,14 +97,7 @@ class _Launch:
         )  # fmt: skip
 
     def _constants(self, channels: int | None = None) -> dict[str, Any]:
-        return {
-            "N": self.n,
-            "BN": _padded(self.n),
-            "BP": channels or _padded(self.width),
-            "Q": self.chunk,
-            "num_warps": _WARPS,
-            "num_stages": 1,
-        }
+        return constants(self.n, self.width, self.chunk, channels)
 
     def fused(self, h0: Tensor) -> tuple[Tensor, Tensor]:
         """Returns y and the last state (B, H, N, P), chunk after chunk."""
@@ -187,7 +192,7 @@ class _SSD(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor, d_last: Tensor) -> tuple[Tensor | None, ...]:
         x, dt, A, B, C, h0 = ctx.saved_tensors
-        launch = _Launch(x, dt, A, B, C, _BACKWARD_CHUNK)
+        launch = _Launch(x, dt, A, B, C, BACKWARD_CHUNK)
         dy = _dense(dy, 2)
         # The states are computed anew: kept from the forward pass they would outweigh the inputs.
         starts, _ = launch.states(h0.float().transpose(2, 3).contiguous())
