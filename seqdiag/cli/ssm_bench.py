@@ -78,7 +78,7 @@ def ssm_bench(
     device: Annotated[str, _how("auto, cpu, cuda or cuda:N.", metavar="NAME")] = "auto",
     dist: Annotated[
         str,
-        _how("Inputs: stable as models start, or raw: A and steps from N(0, 1).", metavar="NAME"),
+        _how("Inputs: stable, as models start, or raw: A > 0 and no softplus.", metavar="NAME"),
     ] = "stable",
     budget: Annotated[
         str, _how("Time to spend on timing, such as 3s or 2m.", metavar="TIME")

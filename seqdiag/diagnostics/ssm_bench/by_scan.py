@@ -75,7 +75,7 @@ def _measure(
     good = {
         str(i): c
         for i, (c, gate) in enumerate(zip(candidates, checked, strict=True))
-        if gate.status == "ok" and c.timed and not spec.check_only
+        if gate.status == "ok" and c.timed and not spec.check_only and _has_pass(c, pass_)
     }
     failed: dict[str, Exception] = {}
     calls: dict[str, Call] = {}
@@ -113,6 +113,10 @@ def _measure(
     return found
 
 
+def _has_pass(candidate: Candidate, pass_: Pass) -> bool:
+    return pass_ == "fwd" or not candidate.forward_only
+
+
 def _row(
     spec: SsmBenchSpec,
     candidate: Candidate,
@@ -125,6 +129,8 @@ def _row(
     peak: int | None,
 ) -> SsmBenchRow:
     status, note = (gate.status, gate.note) if error is None else status_of(error)
+    if status == "ok" and not _has_pass(candidate, pass_):
+        status, note = "unsupported", "forward only"
     if status == "ok":
         notes = [candidate.extra_note, timing.note if timing is not None else ""]
         if not candidate.timed:

@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 
 from seqdiag.diagnostics.ssm_bench.checking import Checked, Truth, check
-from seqdiag.diagnostics.ssm_bench.forms import CHUNKS, FORMS, INTERPRETED, takes_chunk, why_not
+from seqdiag.diagnostics.ssm_bench.forms import (
+    CHUNKS,
+    FORMS,
+    FORWARD_ONLY,
+    INTERPRETED,
+    takes_chunk,
+    why_not,
+)
 from seqdiag.diagnostics.ssm_bench.problems import Problem, draw, shape_of
 from seqdiag.diagnostics.ssm_bench.spec import Pass, SsmBenchSpec
 from seqdiag.errors import is_memory
@@ -35,6 +42,7 @@ class Candidate:
     device: str
     chunk: int | None = None
     timed: bool = True
+    forward_only: bool = False
     flop_count: int | None = None
     min_flop_count: int | None = None
     min_bytes: int | None = None
@@ -133,6 +141,7 @@ def _bare(
         device="cpu (interpreter)" if interpreted else "",
         chunk=usual,
         timed=not interpreted,
+        forward_only=name in FORWARD_ONLY,
         flop_count=shape.flops("chunked" if form == "triton" else form, usual),
         min_flop_count=shape.min_flops,
         min_bytes=shape.min_bytes(itemsize),
@@ -163,7 +172,6 @@ def _scan(
     carries = why_not(
         name, problem.kind, problem.facts(chunk, False, has_state=True), device, programs
     )
-    differentiable = form.impl != "triton-associative"
 
     def run(p: Problem, h0: Tensor | None) -> tuple[Tensor, Tensor]:
         return p.scan(form.impl, chunk, h0)
@@ -173,7 +181,7 @@ def _scan(
         run,
         boundary=found.chunk or _USUAL_BOUNDARY,
         takes_state=carries is None,
-        gradients=spec.pass_ != ("fwd",) and differentiable,
+        gradients=spec.pass_ != ("fwd",) and not found.forward_only,
     )
     names = list(problem.inputs)
     found.operands = list(problem.inputs.values())

@@ -19,6 +19,7 @@ DUAL = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 4e-3, torch.bf
 _GRADIENT = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 _PROBED_CHANNELS = 8
 _GROWTH, _LOOSE, _DOUBLE = 1e6, 64.0, 1e-12
+_FIRST = 16
 _LARGEST_PROBE = 2**22
 """Numbers of (T, D, N) beyond which gradients are not probed: a loop's graph holds several."""
 
@@ -43,7 +44,7 @@ class Truth:
     def grows_from(self) -> int | None:
         """The first step that is not finite, or whose output is a million times the first ones'."""
         size = _by_step(self.exact[0]).nan_to_num(math.inf)
-        first = size[: max(1, len(size) // 8)]
+        first = size[:_FIRST]
         usual = first[torch.isfinite(first)]
         limit = _GROWTH * (float(usual.max()) if len(usual) else 0.0)
         beyond = ((size > limit) | torch.isinf(size)).nonzero()

@@ -46,9 +46,13 @@ FORMS = {
     "fla": Form("fla", ("ssd",), "flash-linear-attention's gated linear attention (CUDA)"),
     "mambapy": Form("mambapy", ("selective",), "the package mambapy, in plain PyTorch"),
     "scan-triton-interpret": Form("triton", ("selective",), "interpreted: checked, never timed"),
+    "scan-triton-prefix-interpret": Form(
+        "triton-associative", ("selective",), "interpreted: checked, never timed"
+    ),
     "ssd-triton-interpret": Form("triton", ("ssd",), "interpreted: checked, never timed"),
 }
-INTERPRETED = frozenset({"scan-triton-interpret", "ssd-triton-interpret"})
+INTERPRETED = frozenset(name for name in FORMS if name.endswith("-interpret"))
+FORWARD_ONLY = frozenset(name for name, form in FORMS.items() if form.impl == "triton-associative")
 CHUNKS = {"lti": 32, "ssd": 64, "linear-rnn": 64}
 """The chunk that the chunked form chooses by itself; that of the selective scan fits its caches."""
 _INTERPRETED_STEPS = 4096

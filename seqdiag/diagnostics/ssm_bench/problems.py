@@ -161,8 +161,8 @@ def draw(spec: SsmBenchSpec, kind: Kind, steps: int, device: torch.device) -> Pr
     """Returns inputs from a stream of their own: the same for every form and dtype.
 
     `stable` draws decays as the models start: A = -1 ... -N (ssd: uniform in [1, 16]), step sizes
-    log-uniform in [1e-3, 1e-1] around their input. `raw` draws A and steps from N(0, 1): half of
-    the channels grow.
+    log-uniform in [1e-3, 1e-1] around their input. `raw` leaves out what keeps them stable: A from
+    N(0, 1), for ssd uniform in [0, 1], steps from N(0, 1) without softplus. Those grow.
     """
     generator = torch.Generator().manual_seed(spec.seed)
     batch, width, n = spec.batch, spec.d_model, spec.d_state
@@ -192,8 +192,9 @@ def draw(spec: SsmBenchSpec, kind: Kind, steps: int, device: torch.device) -> Pr
         inputs = {"x": normal(batch, steps, heads, width // heads)}
         raw = normal(batch, steps, heads)
         bias = torch.log(torch.expm1(log_uniform(heads)))
-        inputs["dt"] = F.softplus(raw + bias) if stable else raw
-        inputs["A"] = -(1 + 15 * torch.rand(heads, generator=generator)) if stable else raw[0, 0]
+        inputs["dt"] = F.softplus(raw + bias) if stable else raw.abs()
+        rates = torch.rand(heads, generator=generator)
+        inputs["A"] = -(1 + 15 * rates) if stable else rates
         inputs |= {name: normal(batch, steps, 1, n) for name in ("B", "C")}
     else:
         gate = torch.sigmoid(normal(batch, steps, width) + 3) if stable else normal(1).exp() + 1
