@@ -93,10 +93,15 @@ def shipped(spec: SsmBenchSpec) -> list[_Shipped]:
     """
     if spec.dtype not in _POINTERS:
         raise UsageError(f"--dtype: the kernels compute in float32, not {spec.dtype}")
-    found = _selective(spec) if "selective" in spec.kinds else []
-    found += _ssd(spec) if "ssd" in spec.kinds else []
+    asked = {name.removesuffix("-interpret") for kind in spec.kinds for name in spec.forms(kind)}
+    found = _selective(spec) if "scan-triton" in asked else []
+    found += _prefix(spec) if "scan-triton-prefix" in asked else []
+    found += _ssd(spec) if "ssd-triton" in asked else []
     if not found:
-        raise UsageError("--inspect: only selective and ssd have kernels", hint="--kind selective")
+        raise UsageError(
+            "--inspect: nothing that was asked for has kernels: selective and ssd do",
+            hint="--kind selective,ssd",
+        )
     if spec.d_state > 128 or ("ssd" in spec.kinds and spec.d_model // spec.heads > 128):
         raise UsageError("--inspect: the kernels take up to 128 states and channels of a head")
     return found
@@ -117,10 +122,14 @@ def _selective(spec: SsmBenchSpec) -> list[_Shipped]:
     tile = selective_triton.tile_of(n)
     constants = {"N": n, "BN": tile.states, "BD": tile.channels, "SOFTPLUS": True}
     variant = _variant(_SELECTIVE, "step_kernel", constants, tile.warps, spec.dtype, 3)
-    found.append(_Shipped("selective step", variant))
-    constants = {"N": n, "BN": tile.states, **selective_triton.prefix_block(tile.states)}
+    return [*found, _Shipped("selective step", variant)]
+
+
+def _prefix(spec: SsmBenchSpec) -> list[_Shipped]:
+    states = selective_triton.tile_of(spec.d_state).states
+    constants = {"N": spec.d_state, "BN": states, **selective_triton.prefix_block(states)}
     variant = _variant(_SELECTIVE, "associative_kernel", constants, 4, spec.dtype, 3)
-    return [*found, _Shipped("selective prefix", variant)]
+    return [_Shipped("selective prefix", variant)]
 
 
 def _ssd(spec: SsmBenchSpec) -> list[_Shipped]:
