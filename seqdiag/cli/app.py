@@ -18,6 +18,7 @@ from seqdiag.errors import SeqdiagError, is_memory
 OK, BAD_USAGE, BUG, INTERRUPTED = 0, 2, 4, 130
 
 COMMANDS = {
+    "attn-bench": "seqdiag.cli.attn_bench:attn_bench",
     "gradflow": "seqdiag.cli.gradflow:gradflow",
     "kvcache": "seqdiag.cli.kvcache:kvcache",
     "ssm-bench": "seqdiag.cli.ssm_bench:ssm_bench",

@@ -68,8 +68,12 @@ def ssm_bench(
         str | None, _size("Steps in a chunk. Default: each form's own choice.", metavar="LIST")
     ] = None,
     dtype: Annotated[
-        str, _size("float32, float64, float16 or bfloat16.", metavar="NAME")
-    ] = "float32",
+        str | None,
+        _size(
+            "float32, float64, float16 or bfloat16. Default: float32, with --inspect bfloat16.",
+            metavar="NAME",
+        ),
+    ] = None,
     position: Annotated[
         str, _step("For step: how many tokens went before.", metavar="LIST")
     ] = "1,1k,32k,1M",
@@ -127,7 +131,7 @@ def ssm_bench(
             position=parse("--position", parse_counts, position),
             hours=parse("--hours", parse_count, hours),
             rate=parse("--rate", parse_count, rate),
-            dtype=dtype,
+            dtype=dtype or ("bfloat16" if inspect else "float32"),
             device=device,
             dist=choose("--dist", dist, ("stable", "raw")),
             budget_s=parse("--budget", parse_seconds, budget),

@@ -47,6 +47,23 @@ def gradflow_listing() -> Diagnosis:
     return _listing("gradflow", rows)
 
 
+def attn_bench_listing() -> Diagnosis:
+    """Returns the implementations of attention, whether they run here, and why not."""
+    import torch
+
+    from seqdiag.ops.attention import IMPLEMENTATIONS, AttentionProblem
+    from seqdiag.ops.registry import load_implementation
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    dtype = torch.float16 if device.type == "cuda" else torch.float32
+    plain = AttentionProblem(1, 2, 2, 64, 64, 64, 64, dtype, True, None)
+    rows = []
+    for name in IMPLEMENTATIONS:
+        reason = load_implementation(IMPLEMENTATIONS, name).why_not(plain, device)
+        rows.append(ListRow("impl", name, "unavailable" if reason else "ok", reason or ""))
+    return _listing("attn-bench", rows)
+
+
 def ssm_bench_listing() -> Diagnosis:
     """Returns the kinds and forms of `ssm-bench`, and whether each form can run here."""
     import torch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -51,3 +52,17 @@ def allocate(
         reason = str(error).splitlines()[0]
         return Allocated(None, "oom", f"cannot allocate {format_bytes(need)}: {reason}")
     return Allocated(sum(tensor.untyped_storage().nbytes() for tensor in held))
+
+
+def available_bytes(device: torch.device) -> int | None:
+    """Returns the memory that is free on a device, None where the system does not say."""
+    if device.type == "cuda":
+        free: int = torch.cuda.mem_get_info(device)[0]
+        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return free + held
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(found[0]) * 1024 if found else None

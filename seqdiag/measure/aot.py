@@ -63,11 +63,7 @@ def compile_ahead(jobs: Sequence[tuple[KernelVariant, str]]) -> Iterator[Compile
 
     Raises `UnavailableError` without Triton.
     """
-    if not triton_is_there():
-        raise UnavailableError(
-            "compiling kernels needs Triton, which has wheels for Linux only",
-            hint="pip install triton",
-        )
+    require_triton()
     waiting = list(jobs)
     while waiting:
         done = 0
@@ -77,11 +73,15 @@ def compile_ahead(jobs: Sequence[tuple[KernelVariant, str]]) -> Iterator[Compile
         waiting = waiting[done:]
 
 
-def triton_is_there() -> bool:
-    """Returns whether Triton is installed, without importing it."""
+def require_triton() -> None:
+    """Raises `UnavailableError` where Triton is not installed; does not import it."""
     import importlib.util
 
-    return importlib.util.find_spec("triton") is not None
+    if importlib.util.find_spec("triton") is None:
+        raise UnavailableError(
+            "compiling kernels needs Triton, which has wheels for Linux only",
+            hint="pip install triton",
+        )
 
 
 def _worker(jobs: Sequence[tuple[KernelVariant, str]]) -> Iterator[Compiled]:

@@ -59,6 +59,8 @@ class LoopCounts:
 def hot_loop(text: str, warps: int) -> LoopCounts | None:
     """Returns what the innermost loop with the most tensor work issues; None without a loop.
 
+    Without tensor work it is the longest.
+
     `text` is what nvdisasm prints, or AMD GCN assembly; `warps` those of the program.
     """
     lines, labels = _parse(text)
@@ -80,7 +82,9 @@ def hot_loop(text: str, warps: int) -> LoopCounts | None:
 
 
 def _weight(counts: LoopCounts) -> tuple[int, int, int]:
-    return bool(counts.mma_kind), counts.mma_flops or 0, counts.instructions
+    # Of loops with the same products the shorter is the hot one: the other handles edges.
+    tensor = bool(counts.mma_kind)
+    return tensor, counts.mma_flops or 0, -counts.instructions if tensor else counts.instructions
 
 
 def _parse(text: str) -> tuple[list[Instruction], dict[str, int]]:

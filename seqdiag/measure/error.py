@@ -41,11 +41,16 @@ class Error:
         return self.rel_rms / naive.rel_rms
 
 
-def error_of(result: Tensor | Iterable[Tensor], exact: Tensor | Iterable[Tensor]) -> Error:
-    """Returns the error of `result` against `exact`, which is in float64; of lists, the worst."""
+def error_of(
+    result: Tensor | Iterable[Tensor], exact: Tensor | Iterable[Tensor], noise: float = 0.0
+) -> Error:
+    """Returns the error of `result` against `exact`, which is in float64; of lists, the worst.
+
+    An exact rms below `noise` counts as `noise`: it is zero but for rounding.
+    """
     if isinstance(result, Tensor) and isinstance(exact, Tensor):
-        return _error(result, exact)
-    return worst(_error(r, e) for r, e in zip(result, exact, strict=True))
+        return _error(result, exact, noise)
+    return worst(_error(r, e, noise) for r, e in zip(result, exact, strict=True))
 
 
 def worst(errors: Iterable[Error]) -> Error:
@@ -59,7 +64,7 @@ def worst(errors: Iterable[Error]) -> Error:
     )
 
 
-def _error(result: Tensor, exact: Tensor) -> Error:
+def _error(result: Tensor, exact: Tensor, noise: float) -> Error:
     if result.shape != exact.shape:
         raise ValueError(f"result {tuple(result.shape)} and exact {tuple(exact.shape)} differ")
     result = result.detach().double()
@@ -67,14 +72,14 @@ def _error(result: Tensor, exact: Tensor) -> Error:
     equal_infinities = (result == exact) & ~torch.isfinite(exact)
     difference = torch.where(equal_infinities, 0.0, result - exact)
     finite_exact = torch.where(torch.isfinite(exact), exact, 0.0)
-    norm = float(finite_exact.norm())
+    norm = max(float(finite_exact.norm()), noise * exact.numel() ** 0.5)
     distance = float(difference.norm())
     rel_rms = distance / norm if norm > 0 else (0.0 if distance == 0 else math.inf)
     return Error(
         max_abs=float(difference.abs().max()) if difference.numel() else 0.0,
         rel_rms=rel_rms,
         nonfinite=int(wrong.sum()),
-        scale=float(finite_exact.abs().max()) if exact.numel() else 0.0,
+        scale=max(float(finite_exact.abs().max()) if exact.numel() else 0.0, noise),
     )
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,18 +25,6 @@ def peak_bytes(call: Callable[[], Any], device: torch.device) -> int:
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device) - before
     return _cpu_peak(call)
-
-
-def available_bytes(device: torch.device) -> int | None:
-    """Returns the memory that can be had without swapping, or None where nobody says."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    try:
-        text = Path("/proc/meminfo").read_text(encoding="utf-8")
-    except OSError:
-        return None
-    found = re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE)
-    return int(found[1]) * 1024 if found else None
 
 
 def _cpu_peak(call: Callable[[], Any]) -> int:

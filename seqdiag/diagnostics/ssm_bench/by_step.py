@@ -14,7 +14,7 @@ from seqdiag.diagnostics.ssm_bench.candidates import Call
 from seqdiag.diagnostics.ssm_bench.problems import Problem, draw, shape_of
 from seqdiag.diagnostics.ssm_bench.row import SsmBenchRow
 from seqdiag.diagnostics.ssm_bench.spec import SsmBenchSpec
-from seqdiag.measure.memory import available_bytes
+from seqdiag.measure.allocation import available_bytes
 from seqdiag.measure.timing import Clock, Timing, clock_for, quantile
 from seqdiag.ops.attention import attention
 from seqdiag.predict.scan_work import Kind

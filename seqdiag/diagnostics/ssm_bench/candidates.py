@@ -21,7 +21,7 @@ from seqdiag.diagnostics.ssm_bench.forms import (
 from seqdiag.diagnostics.ssm_bench.problems import Problem, draw, shape_of
 from seqdiag.diagnostics.ssm_bench.spec import Pass, SsmBenchSpec
 from seqdiag.errors import is_memory
-from seqdiag.measure.memory import available_bytes
+from seqdiag.measure.allocation import available_bytes
 from seqdiag.predict.scan_work import Kind
 from seqdiag.report.schema import Status
 from seqdiag.units import format_bytes

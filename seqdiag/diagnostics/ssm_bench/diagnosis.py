@@ -11,6 +11,7 @@ import torch
 from seqdiag.diagnostics.ssm_bench import by_scan, by_step, by_stream, findings, inspecting
 from seqdiag.diagnostics.ssm_bench.row import SsmBenchRow
 from seqdiag.diagnostics.ssm_bench.spec import SsmBenchSpec
+from seqdiag.measure.aot import require_triton
 from seqdiag.measure.device import resolve_device
 from seqdiag.ops import interpreter
 from seqdiag.report.result import Diagnosis, PlotSpec
@@ -60,6 +61,7 @@ def ssm_bench(spec: SsmBenchSpec) -> Diagnosis:
 
 def _inspection(spec: SsmBenchSpec) -> Diagnosis:
     """Returns the diagnosis that compiles the kernels and runs nothing."""
+    require_triton()
     targets = inspecting.targets_of(spec.inspect)
     return Diagnosis(
         command="ssm-bench",
@@ -68,7 +70,7 @@ def _inspection(spec: SsmBenchSpec) -> Diagnosis:
         rows=inspecting.rows(spec, targets),
         total=inspecting.count(spec, targets),
         conclude=inspecting.conclude,
-        device="none: compiled only",
+        device="none: compiled ahead of time",
         dtype=spec.dtype,
     )
 

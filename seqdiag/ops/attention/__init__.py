@@ -24,6 +24,12 @@ IMPLEMENTATIONS = {
     "sdpa-efficient": "seqdiag.ops.attention.sdpa:sdpa_efficient",
     "sdpa-cudnn": "seqdiag.ops.attention.sdpa:sdpa_cudnn",
     "blocked": "seqdiag.ops.attention.blocked:blocked",
+    "flex": "seqdiag.ops.attention.external:flex",
+    "flash-triton": "seqdiag.ops.attention.flash:flash",
+    "flash-triton-interpret": "seqdiag.ops.attention.flash:flash_interpret",
+    "flash-attn-2": "seqdiag.ops.attention.external:flash_attn_2",
+    "flash-attn-3": "seqdiag.ops.attention.external:flash_attn_3",
+    "xformers": "seqdiag.ops.attention.external:xformers",
 }
 
 
