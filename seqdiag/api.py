@@ -35,6 +35,18 @@ def kvcache(*models: str, **options: Any) -> Result:
     return diagnose(KvcacheSpec(models=models, **_tuples(options))).run()
 
 
+def ssm_bench(**options: Any) -> Result:
+    """Returns scans in every form, checked against each other and timed side by side.
+
+    Options are those of `SsmBenchSpec`: `kind`, `impl`, `seq_len`, `mode` ...; `pass_` for
+    `--pass`. Raises `UsageError` for options that do not fit.
+    """
+    from seqdiag.diagnostics.ssm_bench import SsmBenchSpec
+    from seqdiag.diagnostics.ssm_bench import ssm_bench as diagnose
+
+    return diagnose(SsmBenchSpec(**_tuples(options))).run()
+
+
 def _tuples(options: dict[str, Any]) -> dict[str, Any]:
     """Returns the options with lists as the tuples that a frozen spec holds."""
     return {k: tuple(v) if isinstance(v, list | range) else v for k, v in options.items()}

@@ -64,6 +64,35 @@ def attn_bench_listing() -> Diagnosis:
     return _listing("attn-bench", rows)
 
 
+def ssm_bench_listing() -> Diagnosis:
+    """Returns the kinds and forms of `ssm-bench`, and whether each form can run here."""
+    import torch
+
+    from seqdiag.diagnostics.ssm_bench import forms
+    from seqdiag.ops.scan import ScanProblem
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    rows = []
+    for name, form in forms.FORMS.items():
+        computes = f"{form.description}; computes {', '.join(form.kinds)}"
+        problem = ScanProblem(1, 64, torch.float32, form.kinds[0] == "lti")
+        refused = forms.why_not(name, form.kinds[0], problem, device, 1)
+        if name in forms.INTERPRETED:
+            refused = None if _has("triton") else ("unavailable", "triton is not installed")
+        status: Status = "ok" if refused is None else "unavailable"
+        rows.append(ListRow("impl", name, status, computes if refused is None else refused[1]))
+    for kind in forms.TABLES:
+        own = [name for name, form in forms.FORMS.items() if kind in form.kinds]
+        rows.append(ListRow("kind", kind, "ok", f"forms: {', '.join(own)}"))
+    return _listing("ssm-bench", rows)
+
+
+def _has(package: str) -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec(package) is not None
+
+
 def _listing(command: str, rows: list[ListRow]) -> Diagnosis:
     def each() -> Iterator[ListRow]:
         yield from rows

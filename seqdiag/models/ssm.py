@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from seqdiag.models.mamba import log_uniform_steps
 from seqdiag.models.mixer import Mixer, State
-from seqdiag.ops.scan import linear_scan
+from seqdiag.ops.scan import invariant_scan, linear_scan
 
 
 class S4D(Mixer):
@@ -41,19 +41,19 @@ class S4D(Mixer):
 
     def scan(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         decay, weight = self._discrete()
-        written = x.unsqueeze(-1) * weight
-        h = linear_scan(decay.expand(1, 1, -1, -1), written, torch.view_as_complex(state[0]))
-        return self._read(h, x), (torch.view_as_real(h[:, -1].contiguous()),)
+        C = 2 * torch.view_as_complex(self.C)
+        y, h = invariant_scan(x, decay, weight, C, torch.view_as_complex(state[0]))
+        return self._write(y, x), (torch.view_as_real(h),)
 
     def step(self, x_t: Tensor, state: State) -> tuple[Tensor, State]:
         decay, weight = self._discrete()
         h = decay * torch.view_as_complex(state[0]) + x_t.unsqueeze(-1) * weight
-        return self._read(h, x_t), (torch.view_as_real(h),)
+        y = 2 * (h * torch.view_as_complex(self.C)).sum(-1).real
+        return self._write(y, x_t), (torch.view_as_real(h),)
 
-    def _read(self, h: Tensor, x: Tensor) -> Tensor:
-        C = torch.view_as_complex(self.C)
-        y: Tensor = self.out_proj(F.gelu(2 * (h * C).sum(-1).real + self.D * x))
-        return y
+    def _write(self, y: Tensor, x: Tensor) -> Tensor:
+        out: Tensor = self.out_proj(F.gelu(y + self.D * x))
+        return out
 
 
 class LRU(Mixer):

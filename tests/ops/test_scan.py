@@ -6,43 +6,22 @@ from typing import Any
 
 import pytest
 import torch
+from scans import outputs_and_gradients, randn, selective_inputs
 from torch import Tensor
 
-from seqdiag.ops.scan import LINEAR, SELECTIVE, SSD, linear_scan, selective_scan, ssd_scan
+from seqdiag.ops.scan import (
+    INVARIANT,
+    LINEAR,
+    SSD,
+    invariant_scan,
+    linear_scan,
+    selective_scan,
+    ssd_scan,
+)
+from seqdiag.ops.scan.steps import invariant_step, linear_step, selective_step, ssd_step
 
+CPU_FORMS = ["reference", "loop", "chunked", "associative", "fft"]
 STEPS = [1, 2, 7, 63, 64, 65, 130, 300]
-
-
-def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
-
-
-def selective_inputs(
-    steps: int, n: int = 3, width: int = 5, batch: int = 2, dtype: torch.dtype = torch.float64
-) -> dict[str, Tensor]:
-    return {
-        "u": randn(batch, steps, width, seed=1, dtype=dtype),
-        "delta": randn(batch, steps, width, seed=2, dtype=dtype),
-        "A": -torch.arange(1, n + 1, dtype=dtype).repeat(width, 1),
-        "B": randn(batch, steps, n, seed=3, dtype=dtype),
-        "C": randn(batch, steps, n, seed=4, dtype=dtype),
-        "D": randn(width, seed=5, dtype=dtype),
-        "z": randn(batch, steps, width, seed=6, dtype=dtype),
-        "delta_bias": randn(width, seed=7, dtype=dtype),
-        "h0": randn(batch, width, n, seed=8, dtype=dtype),
-    }
-
-
-def outputs_and_gradients(op: Any, inputs: dict[str, Tensor], **options: Any) -> list[Tensor]:
-    leaves = {name: x.clone().requires_grad_() for name, x in inputs.items()}
-    results = op(**leaves, **options)
-    results = results if isinstance(results, tuple) else (results,)
-    loss = sum(
-        (r * torch.linspace(-1, 1, r.numel(), dtype=r.dtype).view_as(r)).sum() for r in results
-    )
-    if loss.is_complex():
-        loss = loss.real
-    return [*results, *torch.autograd.grad(loss, list(leaves.values()))]
 
 
 def assert_same(ours: list[Tensor], theirs: list[Tensor], tolerance: float = 1e-9) -> None:
@@ -138,7 +117,7 @@ def test_time_invariant_forms_are_one_function() -> None:
     full = {**inputs, **{name: inputs[name].contiguous() for name in ("delta", "B", "C")}}
     results = [
         selective_scan(**(inputs if impl == "fft" else full), delta_softplus=True, impl=impl)
-        for impl in SELECTIVE
+        for impl in CPU_FORMS
     ]
     for y, last in results[1:]:
         assert_same([y, last], list(results[0]), 1e-10)
@@ -171,6 +150,19 @@ def test_linear(impl: str, steps: int, dtype: torch.dtype) -> None:
     ours = outputs_and_gradients(linear_scan, inputs, impl=impl)
     theirs = outputs_and_gradients(linear_scan, inputs, impl="reference")
     assert_same(ours, theirs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+@pytest.mark.parametrize("steps", [*STEPS, 31, 32, 33, 1000])
+def test_invariant(steps: int, dtype: torch.dtype) -> None:
+    inputs = {"u": randn(2, steps, 3, seed=1), "h0": randn(2, 3, 4, seed=5, dtype=dtype)}
+    inputs |= {name: randn(3, 4, seed=i, dtype=dtype) for i, name in enumerate("abc")}
+    inputs["a"] = inputs["a"] / inputs["a"].abs().clamp(min=1)  # some do not decay
+    theirs = outputs_and_gradients(invariant_scan, inputs, impl="reference")
+    for impl in INVARIANT:
+        assert_same(outputs_and_gradients(invariant_scan, inputs, impl=impl), theirs)
+        with torch.no_grad():
+            assert_same(list(invariant_scan(**inputs, impl=impl)), theirs[:2])
 
 
 def ssd_inputs(
@@ -243,7 +235,7 @@ def test_an_exact_reset_forgets_and_stays_finite(decay: float) -> None:
         assert all(torch.isfinite(r).all() for r in results)
 
 
-@pytest.mark.parametrize("impl", SELECTIVE)
+@pytest.mark.parametrize("impl", CPU_FORMS)
 def test_nothing_is_refused_clearly(impl: str) -> None:
     inputs = selective_inputs(4)
     inputs["u"] = inputs["u"][:0]
@@ -259,3 +251,67 @@ def test_threads_are_restored() -> None:
     before = torch.get_num_threads()
     selective_scan(**selective_inputs(9))
     assert torch.get_num_threads() == before
+
+
+def stepped(step: Any, inputs: dict[str, Tensor], timed: tuple[str, ...]) -> list[Tensor]:
+    """Returns y and the last state, one step of the recurrence at a time."""
+    h, outputs = inputs["h0"], []
+    for t in range(inputs[timed[0]].shape[1]):
+        y, h = step(*(x[:, t] if n in timed else x for n, x in inputs.items() if n != "h0"), h)
+        outputs.append(y)
+    return [torch.stack(outputs, 1), h]
+
+
+def test_steps_are_the_scans() -> None:
+    selective = selective_inputs(19)
+    for name in ("D", "z", "delta_bias"):
+        del selective[name]
+    timed = ("u", "delta", "B", "C")
+    ours = list(selective_scan(**selective, impl="reference"))
+    assert_same(stepped(selective_step, selective, timed), ours, 1e-12)
+    ssd = ssd_inputs(19)
+    del ssd["D"]
+    ours = list(ssd_scan(**ssd, impl="reference"))
+    assert_same(stepped(ssd_step, ssd, ("x", "dt", "B", "C")), ours, 1e-12)
+    for dtype in (torch.float64, torch.complex128):
+        lti = {"u": randn(2, 19, 3), **{n: randn(3, 4, seed=1, dtype=dtype) * 0.5 for n in "abc"}}
+        lti["h0"] = randn(2, 3, 4, dtype=dtype)
+        ours = list(invariant_scan(**lti, impl="reference"))
+        assert_same(stepped(invariant_step, lti, ("u",)), ours, 1e-12)
+    linear = {"a": randn(2, 19, 3) * 0.5, "b": randn(2, 19, 3, seed=1), "h0": randn(2, 3)}
+    h = linear_scan(**linear, impl="reference")
+    assert_same(stepped(linear_step, linear, ("a", "b"))[:1], [h], 1e-12)
+
+
+def test_mambapy_is_the_same_function() -> None:
+    pytest.importorskip("mambapy")
+    inputs = selective_inputs(37)
+    ours = outputs_and_gradients(selective_scan, inputs, delta_softplus=True)
+    theirs = outputs_and_gradients(selective_scan, inputs, delta_softplus=True, impl="mambapy")
+    assert_same(ours, theirs, 1e-10)
+
+
+@pytest.mark.parametrize("impl", ["loop", "chunked", "associative"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_keeps_its_state_in_float32(dtype: torch.dtype, impl: str) -> None:
+    inputs = {n: x.to(dtype) for n, x in selective_inputs(200).items()}
+    exact = {n: x.double() for n, x in inputs.items()}
+    y, last = selective_scan(**inputs, delta_softplus=True, impl=impl)
+    assert (y.dtype, last.dtype) == (dtype, torch.float32)
+    expected, expected_last = selective_scan(**exact, delta_softplus=True, impl="reference")
+    assert_same([last.double()], [expected_last], 1e-6)
+    assert_same([y.double()], [expected], torch.finfo(dtype).eps)
+
+
+def test_chunks_of_any_length() -> None:
+    inputs, ssd = selective_inputs(70), ssd_inputs(70)
+    for chunk in (1, 7, 32, 64, 70, 200):
+        assert_same(
+            list(selective_scan(**inputs, delta_softplus=True, chunk=chunk)),
+            list(selective_scan(**inputs, delta_softplus=True, impl="reference")),
+        )
+        assert_same(list(ssd_scan(**ssd, chunk=chunk)), list(ssd_scan(**ssd, impl="reference")))
+        a, b = randn(1, 70, 3) * 0.5, randn(1, 70, 3, seed=1)
+        assert_same([linear_scan(a, b, chunk=chunk)], [linear_scan(a, b, impl="loop")])
+    with pytest.raises(ValueError, match="loop: has no chunks"):
+        selective_scan(**inputs, impl="loop", chunk=8)

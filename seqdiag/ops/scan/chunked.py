@@ -30,10 +30,16 @@ products with denormal numbers are slow."""
 
 
 def chunked(
-    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    h0: Tensor,
+    chunk: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Returns y (B, T, D) and the last state (B, D, N)."""
-    y, last = _Scan.apply(u, delta, A, B, C, h0)  # type: ignore[no-untyped-call]
+    """Returns y (B, T, D) and the last state (B, D, N). None chooses the chunk by its bytes."""
+    y, last = _Scan.apply(u, delta, A, B, C, h0, chunk)  # type: ignore[no-untyped-call]
     return y, last
 
 
@@ -42,31 +48,42 @@ class _Scan(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor
+        ctx: Any,
+        u: Tensor,
+        delta: Tensor,
+        A: Tensor,
+        B: Tensor,
+        C: Tensor,
+        h0: Tensor,
+        chunk: int | None,
     ) -> tuple[Tensor, Tensor]:
         needs = any(ctx.needs_input_grad)
         with one_thread(u):
-            chunk = _Chunks(u, delta, A, B, C)
-            y, last, starts = chunk.forward(h0, keep=needs)
+            chunks = _Chunks(u, delta, A, B, C, chunk)
+            y, last, starts = chunks.forward(h0, keep=needs)
+        ctx.chunk = chunk
         ctx.save_for_backward(u, delta, A, B, C, *starts)
         return y, last
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor, d_last: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, dy: Tensor, d_last: Tensor) -> tuple[Tensor | None, ...]:
         u, delta, A, B, C, *starts = ctx.saved_tensors
         with one_thread(u):
-            return _Chunks(u, delta, A, B, C).backward(starts, dy, d_last)
+            chunks = _Chunks(u, delta, A, B, C, ctx.chunk)
+            return (*chunks.backward(starts, dy, d_last), None)
 
 
 class _Chunks:
     """The operands in time-major layout, and the two passes over them."""
 
-    def __init__(self, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> None:
+    def __init__(
+        self, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, chunk: int | None
+    ) -> None:
         self.batch, self.steps, self.width = u.shape
         self.n = A.shape[1]
         step = self.batch * self.n * self.width
         self.together = max(1, min(_WIDE // step, self.steps // 64))
-        longest = 64 if self.together > 1 else max(8, min(256, _BUFFER // step))
+        longest = chunk or (64 if self.together > 1 else max(8, min(256, _BUFFER // step)))
         self.length = min(longest, -(-self.steps // self.together))
         self.delta = _time_major(delta)  # (T, B, D)
         self.written = self.delta * _time_major(u)

@@ -19,9 +19,9 @@ def why_not(problem: ScanProblem, device: torch.device) -> str | None:
 def linear_fft(a: Tensor, b: Tensor, h0: Tensor) -> Tensor:
     """Returns h (B, T, ...) for a (1, 1, ...): sum_s a^(t-s) b_s + a^(t+1) h0."""
     steps = b.shape[1]
-    powers = _powers(a[0, 0], steps + 1)  # (T + 1, ...)
+    powers = powers_of(a[0, 0], steps + 1)  # (T + 1, ...)
     free = powers[1:].unsqueeze(0) * h0.unsqueeze(1)
-    return _convolve(powers[:-1].unsqueeze(0), b) + free
+    return convolve(powers[:-1].unsqueeze(0), b) + free
 
 
 def selective_fft(
@@ -34,15 +34,15 @@ def selective_fft(
     steps = u.shape[1]
     delta, B, C = delta[:, 0], B[:, 0], C[:, 0]  # (B, D), (B, N), (B, N)
     decay = torch.exp(delta.unsqueeze(-1) * A)  # (B, D, N)
-    powers = _powers(decay, steps + 1)  # (T + 1, B, D, N)
+    powers = powers_of(decay, steps + 1)  # (T + 1, B, D, N)
     written = delta.unsqueeze(-1) * B.unsqueeze(1)
     kernel = torch.einsum("tbdn,bdn,bn->btd", powers[:-1], written, C)
-    y = _convolve(kernel, u) + torch.einsum("tbdn,bdn,bn->btd", powers[1:], h0, C)
+    y = convolve(kernel, u) + torch.einsum("tbdn,bdn,bn->btd", powers[1:], h0, C)
     last = powers[-1] * h0 + torch.einsum("tbdn,bdn,btd->bdn", powers[:-1].flip(0), written, u)
     return y, last
 
 
-def _powers(a: Tensor, count: int) -> Tensor:
+def powers_of(a: Tensor, count: int) -> Tensor:
     """Returns a^0 ... a^(count - 1), by doubling: rounding grows with log t rather than t."""
     powers = torch.ones_like(a).unsqueeze(0)
     factor = a
@@ -52,7 +52,7 @@ def _powers(a: Tensor, count: int) -> Tensor:
     return powers[:count]
 
 
-def _convolve(kernel: Tensor, b: Tensor) -> Tensor:
+def convolve(kernel: Tensor, b: Tensor) -> Tensor:
     """Returns the causal convolution over dimension 1, zero-padded so that it does not wrap."""
     steps = b.shape[1]
     if b.is_complex() or kernel.is_complex():

@@ -37,10 +37,10 @@ def associative(a: Tensor, b: Tensor, h0: Tensor) -> Tensor:
     return b
 
 
-def chunked(a: Tensor, b: Tensor, h0: Tensor) -> Tensor:
+def chunked(a: Tensor, b: Tensor, h0: Tensor, chunk: int = _CHUNK) -> Tensor:
     """Returns h by a parallel prefix inside chunks and a carry between them."""
     h, pieces = h0, []
-    for a_chunk, b_chunk in zip(torch.split(a, _CHUNK, 1), torch.split(b, _CHUNK, 1), strict=True):
+    for a_chunk, b_chunk in zip(torch.split(a, chunk, 1), torch.split(b, chunk, 1), strict=True):
         states = associative(a_chunk, b_chunk, h)
         h = states[:, -1]
         pieces.append(states)

@@ -38,7 +38,13 @@ def reference(
 
 
 def chunked(
-    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    h0: Tensor,
+    chunk: int = _CHUNK,
 ) -> tuple[Tensor, Tensor]:
     """Returns the scan chunk by chunk: inside a masked product, between them a carried state.
 
@@ -54,7 +60,7 @@ def chunked(
     h = h0.reshape(batch, groups, shared * width, n).transpose(2, 3)
     pieces = []
     for x_c, dt_c, B_c, C_c in zip(
-        *(torch.split(t, _CHUNK, dim=1) for t in (x, dt, B, C)), strict=True
+        *(torch.split(t, chunk, dim=1) for t in (x, dt, B, C)), strict=True
     ):
         y, h = _chunk(x_c, dt_c, A, B_c.transpose(1, 2), C_c.transpose(1, 2), h, groups)
         pieces.append(y)
