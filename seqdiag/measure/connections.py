@@ -41,11 +41,11 @@ class _Linearised(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "glu":
             half = args[0].chunk(2, dim=kwargs.get("dim", args[1] if len(args) > 1 else -1))
-            return half[0] + half[1]
+            return _bounded(half[0]) + half[1]
         if name in _ACTIVATIONS and args and isinstance(args[0], Tensor):
-            return args[0].clone()
+            return _bounded(args[0])
         if name in _NORMS and (name != "batch_norm" or not _in_training(args, kwargs)):
-            return args[0].clone()
+            return _bounded(args[0])
         if name in _POOLING and not kwargs.get("return_indices"):
             allowed = ("kernel_size", "stride", "padding", "output_size", "ceil_mode")
             passed = {k: v for k, v in kwargs.items() if k in allowed}
@@ -53,6 +53,11 @@ class _Linearised(TorchFunctionMode):
                 return func(*args, **kwargs)
             return _POOLING[name](*args[:4], **passed)
         return func(*args, **kwargs)
+
+
+def _bounded(x: Tensor) -> Tensor:
+    """Returns x, made smaller where it grows: products of gates would leave the range."""
+    return x / x.detach().abs().amax().clamp(min=1.0)
 
 
 def _in_training(args: Any, kwargs: Any) -> bool:
@@ -110,77 +115,87 @@ class Suspects(TorchFunctionMode):
         super().__init__()
         self.seq_len = seq_len
         self.found: dict[str, None] = {}
+        self.misaligned = ""
+        self.normalises = False
+        """Whether there is a softmax that a mask could be added to."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        look = getattr(self, f"_{name.strip('_')}", None)
+        look = getattr(self, f"on_{name.strip('_')}", None)
         if look is not None:
             look(args, kwargs)
         return func(*args, **kwargs)
 
-    def _add(self, what: str) -> None:
+    def _note(self, what: str) -> None:
         self.found[what] = None
 
     def _has_time(self, shape: Any) -> bool:
         return any(size == self.seq_len for size in shape)
 
-    def _group_norm(self, args: Any, kwargs: Any) -> None:
+    def on_group_norm(self, args: Any, kwargs: Any) -> None:
         if self._has_time(args[0].shape[2:]):
-            self._add("group_norm takes its mean over time")
+            self._note("group_norm takes its mean over time")
 
-    def _instance_norm(self, args: Any, kwargs: Any) -> None:
+    def on_instance_norm(self, args: Any, kwargs: Any) -> None:
         if self._has_time(args[0].shape[2:]):
-            self._add("instance_norm takes its mean over time")
+            self._note("instance_norm takes its mean over time")
 
-    def _layer_norm(self, args: Any, kwargs: Any) -> None:
+    def on_layer_norm(self, args: Any, kwargs: Any) -> None:
         normalised = args[1] if len(args) > 1 else kwargs.get("normalized_shape", ())
         if len(args[0].shape) > 2 and self._has_time(normalised):
-            self._add("layer_norm takes its mean over time")
+            self._note("layer_norm takes its mean over time")
 
-    def _batch_norm(self, args: Any, kwargs: Any) -> None:
+    def on_batch_norm(self, args: Any, kwargs: Any) -> None:
         if _in_training(args, kwargs):
-            self._add("batch_norm in train mode takes its mean over batch and time")
+            self._note("batch_norm in train mode takes its mean over batch and time")
 
-    def _softmax(self, args: Any, kwargs: Any) -> None:
+    def on_pad(self, args: Any, kwargs: Any) -> None:
+        mode = args[2] if len(args) > 2 else kwargs.get("mode", "constant")
+        if mode in ("reflect", "circular"):
+            self._note(f"{mode} padding brings later steps before the first")
+
+    def on_softmax(self, args: Any, kwargs: Any) -> None:
+        self.normalises = True
         x = args[0]
         dim = kwargs.get("dim", args[1] if len(args) > 1 else -1)
         square = x.ndim >= 2 and x.shape[-1] == x.shape[-2] == self.seq_len
         if square and isinstance(dim, int) and dim % x.ndim == x.ndim - 2:
-            self._add("softmax over the query axis: the sum runs over later queries")
+            self._note("softmax over the query axis: the sum runs over later queries")
 
-    def _scaled_dot_product_attention(self, args: Any, kwargs: Any) -> None:
+    def on_scaled_dot_product_attention(self, args: Any, kwargs: Any) -> None:
         q, k = (args[i] if len(args) > i else kwargs[n] for i, n in ((0, "query"), (1, "key")))
         mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
         causal = args[5] if len(args) > 5 else kwargs.get("is_causal", False)
         if causal and q.shape[-2] != k.shape[-2]:
-            self._add(
+            self.misaligned = (
                 f"is_causal=True with {q.shape[-2]} queries and {k.shape[-2]} keys: the mask is "
                 "aligned to the first key, not the last"
             )
+        self.normalises = self.normalises or mask is not None
         if mask is None and not causal and q.shape[-2] > 1:
-            self._add("scaled_dot_product_attention has no mask")
+            self._note("scaled_dot_product_attention has no mask")
 
-    def _multi_head_attention_forward(self, args: Any, kwargs: Any) -> None:
+    def on_multi_head_attention_forward(self, args: Any, kwargs: Any) -> None:
         if kwargs.get("attn_mask") is None and not kwargs.get("is_causal", False):
-            self._add("multi-head attention has no mask")
+            self._note("multi-head attention has no mask")
 
-    def _transformer_encoder_layer_fwd(self, args: Any, kwargs: Any) -> None:
+    def on_transformer_encoder_layer_fwd(self, args: Any, kwargs: Any) -> None:
         if len(args) > 18 and args[18] is None:
-            self._add("the encoder layer has no mask")
+            self._note("the encoder layer has no mask")
 
-    def _lstm(self, args: Any, kwargs: Any) -> None:
+    def on_lstm(self, args: Any, kwargs: Any) -> None:
         if len(args) > 7 and args[7] is True:
-            self._add("a bidirectional recurrent layer")
+            self._note("a bidirectional recurrent layer")
 
-    _gru = _rnn_tanh = _rnn_relu = _lstm
+    on_gru = on_rnn_tanh = on_rnn_relu = on_lstm
 
 
-def suspects(run: Run, x: Tensor, seq_len: int) -> list[str]:
+def suspects(run: Run, x: Tensor, seq_len: int) -> Suspects:
     """Returns what a forward pass does that usually lets the future in."""
     watch = Suspects(seq_len)
     with torch.no_grad(), watch:
         run(x.clone())
-    return list(watch.found)
+    return watch

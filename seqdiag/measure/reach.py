@@ -113,15 +113,17 @@ def amplified(probe: Replacement, output: int, steps: list[int]) -> dict[int, fl
     """
     found: dict[int, float] = {}
     for size in _AMPLIFIED:
-        left = [step for step in steps if step not in found]
-        if not left or size > torch.finfo(probe.x.dtype).max ** 0.5:
+        if size > torch.finfo(probe.x.dtype).max ** 0.5:
             break
-        response = probe.changes(each(left, probe.seq_len), amplify=size).response[:, output]
-        if not bool(response.isfinite().any()):
-            break
-        for step, change in zip(left, response.tolist(), strict=True):
-            if change > probe.tolerances.response:
-                found[step] = size
+        for draw in range(2):  # a rectifier passes one sign only
+            left = [step for step in steps if step not in found]
+            if not left:
+                return found
+            changes = probe.changes(each(left, probe.seq_len), 1.0, draw, amplify=size)
+            response = changes.response[:, output].tolist()
+            for step, change in zip(left, response, strict=True):
+                if change > probe.tolerances.response:
+                    found[step] = size
     return found
 
 

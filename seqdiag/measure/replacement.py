@@ -6,14 +6,18 @@ gradient although they depend, and the rounding of an FFT has one although it do
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from seqdiag.measure.probes import Run
 
+_LARGE = 250_000
+"""How many parameters it takes before a second thread helps."""
 _TOKENS = 8192
 """How many steps one forward pass takes at most, over all sequences of its batch."""
 
@@ -150,6 +154,18 @@ def is_random(run: Run, x: Tensor) -> bool:
     with torch.no_grad():
         first, second = run(x.clone()), run(x.clone())
     return not torch.equal(first.nan_to_num(), second.nan_to_num())
+
+
+@contextlib.contextmanager
+def few_threads(module: nn.Module) -> Iterator[None]:
+    """Runs a small module on one thread: waking the others takes longer than their share."""
+    before = torch.get_num_threads()
+    if sum(parameter.numel() for parameter in module.parameters()) < _LARGE:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _positive(size: Tensor) -> Tensor:

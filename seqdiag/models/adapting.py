@@ -93,7 +93,8 @@ def _widths(module: nn.Module, feeding: Feeding) -> list[int]:
     if feeding.d_in is not None:
         return [feeding.d_in]
     found = (width for layer in module.modules() if (width := _input_width(layer)))
-    return list(dict.fromkeys([*found, _DEFAULT_WIDTH]))[:16]
+    sizes = (parameter.shape[-1] for parameter in module.parameters() if parameter.ndim > 0)
+    return list(dict.fromkeys([*found, _DEFAULT_WIDTH, *sizes]))[:16]
 
 
 def _input_width(layer: nn.Module) -> int | None:

@@ -12,6 +12,7 @@ import torch
 from seqdiag.diagnostics.receptive_field.spec import ReceptiveFieldSpec
 from seqdiag.diagnostics.receptive_field.subjects import Subject
 from seqdiag.errors import UsageError
+from seqdiag.measure.connections import gradient_mass
 from seqdiag.measure.reach import (
     Leak,
     Matrix,
@@ -31,6 +32,8 @@ from seqdiag.predict.receptive_field.positions import positions
 _WORK = 5e10
 """Multiplications that replacing every single input may take; beyond it, cuts find the ends."""
 _FEW_OUTPUTS = 4
+_SIGNS_OF_SHORTNESS = ("ernel size", "adding size", "too small", "expected to be positive")
+"""How PyTorch says that a sequence is too short for a layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ class Measured:
     @property
     def causal(self) -> bool | None:
         if self.lookahead is None:
-            return None if not self.finite else True
+            return None
         return self.lookahead <= 0
 
     @property
@@ -168,10 +171,12 @@ def _feed_long_enough(
             fed = subject.fed(spec, seq_len, batch_for(seq_len), device)
         except UsageError as error:
             longer = min(2 * seq_len, spec.max_seq_len)
-            if seq_len > spec.seq_len and subject.structure is not None:  # it takes no more
+            short = any(sign in error.message for sign in _SIGNS_OF_SHORTNESS)
+            if seq_len > spec.seq_len and not short:  # it takes no more
                 fed = subject.fed(spec, spec.seq_len, batch_for(spec.seq_len), device)
                 return fed, spec.seq_len, [f"it takes no {seq_len} steps"]
-            if "ernel size" not in error.message or longer == seq_len:
+            if not short or longer == seq_len:
+                _say_its_limit(spec, subject, device, seq_len)
                 raise
             seq_len = longer
             said = [f"--seq-len {spec.seq_len} is too short for it: doubled to {seq_len}"]
@@ -184,6 +189,26 @@ def _feed_long_enough(
             return fed, seq_len, said
         seq_len *= 2
         said = [f"--seq-len {spec.seq_len} gives {outputs} outputs: doubled to {seq_len}"]
+
+
+def _say_its_limit(
+    spec: ReceptiveFieldSpec, subject: Subject, device: torch.device, seq_len: int
+) -> None:
+    """Raises with the longest sequence that the module takes, if it takes a shorter one."""
+    low, high = 0, seq_len
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            subject.fed(spec, middle, 2, device)
+            low = middle
+        except UsageError:
+            high = middle
+    if low:
+        raise UsageError(
+            f"--seq-len: {subject.name} takes {low} steps at most, not {seq_len}: it may have "
+            "learned positions",
+            hint=f"--seq-len {low}",
+        )
 
 
 def _judge(spec: ReceptiveFieldSpec, measured: Measured) -> None:
@@ -302,9 +327,24 @@ def _look_ahead(measured: Measured) -> None:
         found = bounds(probe, measured.n_outputs - 1)
         measured.lookahead = None if found is None else found[1] - own[-1]
         measured.lookahead = min(0, measured.lookahead) if measured.lookahead is not None else None
+    if measured.lookahead is None:
+        measured.lookahead = _weak_lookahead(measured)
     if measured.leaks and all(leak.scale != 1.0 for leak in measured.leaks):
         shown[0] += " of inputs 1000 times as large"
     measured.leak_probe = " and ".join(shown)
+
+
+def _weak_lookahead(measured: Measured) -> int | None:
+    """Returns how far ahead the middle output sees when nothing of ordinary size shows."""
+    middle = measured.n_outputs // 2
+    steps = range(measured.seq_len)
+    if measured.matrix is None:
+        steps = steps[:: max(1, measured.seq_len // 64)]
+    found = amplified(measured.probe, middle, list(steps))
+    if not found:
+        measured.notes.append("no output responds to any input")
+        return None
+    return max(found) - measured.own[middle]
 
 
 def seen_by(measured: Measured, output: int) -> Seen:
@@ -315,12 +355,34 @@ def seen_by(measured: Measured, output: int) -> Seen:
     if found is None:
         return Seen(None, None, 0, "prefix and suffix replacement")
     first, last = found
+    probe = "prefix and suffix replacement"
     expected = measured.expected(output)
     if expected is not None and expected[0] < first:
-        weak = amplified(measured.probe, output, [expected[0]])
-        if weak:
-            first = expected[0]
-    return Seen(first, last, None, "prefix and suffix replacement")
+        weak, how = _weak(measured, output, [expected[0]])
+        first, probe = min([first, *weak]), f"{probe}{how}"
+    return Seen(first, last, None, probe)
+
+
+def _weak(measured: Measured, output: int, steps: list[int]) -> tuple[set[int], str]:
+    """Returns which of `steps` show a response when made large, or else a gradient; and which.
+
+    A gradient counts only where the structure has a connection as well: it is too weak to be told
+    from rounding by itself.
+    """
+    found = amplified(measured.probe, output, steps)
+    how = f", made up to {max(found.values()):.0e} times as large" if found else ""
+    left = [step for step in steps if step not in found]
+    if (
+        left
+        and measured.expected(output) is not None
+        and measured.fed.inputs.dtype == torch.float64
+    ):
+        mass = gradient_mass(measured.fed.run, measured.fed.inputs, output, 0)
+        by_gradient = {step for step in left if mass[step] > 0}
+        if by_gradient:
+            how += ", and the gradient where that fades below rounding"
+        return set(found) | by_gradient, how
+    return set(found), how
 
 
 def _seen_in_matrix(measured: Measured, matrix: Matrix, output: int) -> Seen:
@@ -332,11 +394,9 @@ def _seen_in_matrix(measured: Measured, matrix: Matrix, output: int) -> Seen:
     if expected is not None and measured.subject.structure is not None:
         reads = set(measured.subject.structure.reads(positions([output]), measured.seq_len))
         unseen = [s for s in unseen if s in reads]
-    weak = amplified(measured.probe, output, unseen) if unseen else {}
-    seen |= set(weak)
-    probe = "single replacement"
-    if weak:
-        probe += f", made up to {max(weak.values()):.0e} times as large"
+    weak, how = _weak(measured, output, unseen) if unseen else (set(), "")
+    seen |= weak
+    probe = f"single replacement{how}"
     if not seen:
         return Seen(None, None, 0, probe)
     return Seen(min(seen), max(seen), len(seen), probe)
@@ -361,5 +421,4 @@ def chosen_outputs(spec: ReceptiveFieldSpec, measured: Measured) -> Sequence[int
 
 def _centred(measured: Measured) -> bool:
     """Whether outputs look a little ahead, so that the last one would see only half its field."""
-    ahead = measured.predicted.lookahead if measured.predicted is not None else measured.lookahead
-    return ahead is not None and ahead > 0 and not measured.sees_the_end
+    return (measured.lookahead or 0) > 0 and not measured.sees_the_end

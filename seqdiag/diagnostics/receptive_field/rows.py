@@ -25,15 +25,20 @@ from seqdiag.diagnostics.receptive_field.predicting import (
 from seqdiag.diagnostics.receptive_field.row import ReceptiveFieldRow, ResponseRow
 from seqdiag.diagnostics.receptive_field.spec import ReceptiveFieldSpec
 from seqdiag.diagnostics.receptive_field.subjects import Subject
-from seqdiag.measure.connections import connected_inputs, gradient_mass, positive_copy
+from seqdiag.measure.connections import (
+    connected_inputs,
+    gradient_mass,
+    positive_copy,
+    suspects,
+)
 from seqdiag.measure.reach import shortest_window
+from seqdiag.measure.replacement import few_threads
 from seqdiag.models.loading import user_code
-from seqdiag.predict.receptive_field import predict_field
+from seqdiag.predict.receptive_field import Field, predict_field
 from seqdiag.report.schema import Status
 
 _DRAWS = 16
 """Random inputs over which gradient mass is summed."""
-_MOST_DETAILS = 2**18
 
 
 def rows(
@@ -47,14 +52,24 @@ def rows(
         if spec.predict_only:
             yield predicted_row(spec, subject.name, subject.structure, subject.reason)
             continue
-        measured = measure(spec, subject, device)
-        pairs += response_rows(measured)
-        if not measured.finite or measured.stride is None:
-            yield _without_numbers(spec, measured)
-            continue
-        why = causes(measured) if measured.causal is False else []
-        for output in chosen_outputs(spec, measured):
-            yield _row(spec, measured, output, device, why)
+        with few_threads(subject.module):
+            found = list(_rows_of(spec, subject, device, pairs))
+        yield from found
+
+
+def _rows_of(
+    spec: ReceptiveFieldSpec, subject: Subject, device: torch.device, pairs: list[ResponseRow]
+) -> Iterator[ReceptiveFieldRow]:
+    measured = measure(spec, subject, device)
+    pairs += response_rows(measured)
+    if not measured.finite or measured.stride is None:
+        yield _without_numbers(spec, measured)
+        return
+    watched = suspects(measured.fed.run, measured.fed.inputs, measured.seq_len)
+    why = causes(measured, watched) if measured.causal is False else []
+    why += [watched.misaligned] if watched.misaligned else []
+    for output in chosen_outputs(spec, measured):
+        yield _row(spec, measured, output, device, why)
 
 
 def response_rows(measured: Measured) -> list[ResponseRow]:
@@ -91,13 +106,11 @@ def _row(
     structural = _structural(spec, measured, output, device)
     effective = _effective(spec, measured, output, device)
     field = None if subject.structure is None else predict_field(subject.structure, output)
-    notes = list(measured.notes)
-    if field is None:
-        notes.append(f"no prediction: {subject.reason}")
+    if field is None or subject.structure is None:
+        notes = [*measured.notes, f"no prediction: {subject.reason}"]
     else:
-        assert subject.structure is not None
-        notes += [unbounded_note(field), skipped_note(subject.structure)]
-    status, against = _against(spec, measured, output, seen, structural)
+        notes = [unbounded_note(field), skipped_note(subject.structure), *measured.notes]
+    status, against = _against(spec, measured, field, output, seen, structural)
     notes += [*why, against]
     latency = None
     if measured.lookahead is not None and not measured.sees_the_end:
@@ -139,19 +152,20 @@ def _leak_probe(measured: Measured) -> str:
 def _against(
     spec: ReceptiveFieldSpec,
     measured: Measured,
+    field: Field | None,
     output: int,
     seen: Seen,
     structural: list[int] | None,
 ) -> tuple[Status, str]:
     """Returns the status and what to say where measurement and prediction differ."""
     expected = measured.expected(output)
-    if expected is None or measured.predicted is None:
+    if expected is None or field is None:
         if not seen.steps:
             return "ok", "this output responds to no input"
         return "ok", ""
     first, last, count = expected
-    whole = measured.predicted.steps
-    cut = whole is not None and last - first + 1 < whole and not measured.predicted.unbounded
+    whole = field.steps
+    cut = whole is not None and last - first + 1 < whole
     said = f"{last - first + 1} of {whole} steps lie in the sequence" if cut else ""
     same = (seen.first, seen.last) == (first, last) and seen.count in (None, count)
     if same:
@@ -160,9 +174,9 @@ def _against(
     if not fewer:
         return "ok", f"responds to inputs beyond the predicted {first} to {last}"
     shown = f"{seen.count} of {count} inputs" if seen.count is not None else "only the last ones"
-    if spec.dtype == "float32" and not measured.predicted.unbounded:
+    if spec.dtype == "float32" and not field.unbounded:
         return "inaccurate", f"float32 shows {shown}: try --dtype float64"
-    if measured.predicted.unbounded:
+    if field.unbounded:
         return "ok", f"responds to {shown}: those further away fade below rounding"
     connected = structural is not None and (min(structural, default=-1), len(structural)) == (
         first,
@@ -217,6 +231,8 @@ def _without_numbers(spec: ReceptiveFieldSpec, measured: Measured) -> ReceptiveF
         seq_len=measured.seq_len,
         causal=None,
         lookahead_steps=None,
+        latency_steps=None,
+        latency_ms=None,
         first_input=None,
         last_input=None,
         probe="",

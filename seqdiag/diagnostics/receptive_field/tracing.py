@@ -6,6 +6,7 @@ prediction, and the reason names it.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -35,6 +36,10 @@ from seqdiag.predict.receptive_field import (
 
 _LONG = 1 << 16
 """A sequence longer than any constant cut: lengths are compared at it."""
+
+
+_CONSTANT = object()
+"""Whatever depends on no value of the input: masks, lengths that are computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +97,8 @@ def _follow(module: nn.Module, graph: fx.Graph, start: Value) -> object:
             values[node] = _attribute(module, str(node.target))
         elif node.op == "output":
             return args[0]
-        elif not _holds_value((args, kwargs)):
-            values[node] = None  # of no input: masks, constants
+        elif not _holds_value((args, kwargs)) and not _indexes_shape(node, args):
+            values[node] = _CONSTANT
         elif node.op == "call_module":
             layer = module.get_submodule(str(node.target))
             values[node] = _call_module(layer, *args, **kwargs)
@@ -115,14 +120,17 @@ def _attribute(module: nn.Module, path: str) -> object:
     return value
 
 
+def _indexes_shape(node: fx.Node, args: Any) -> bool:
+    return node.target is operator.getitem and isinstance(args[0], tuple)
+
+
 def _holds_value(item: Any) -> bool:
+    """Returns whether arguments hold a tensor that depends on the input."""
     if isinstance(item, tuple | list):
         return any(map(_holds_value, item))
     if isinstance(item, dict):
         return any(map(_holds_value, item.values()))
-    if isinstance(item, slice):
-        return any(map(_holds_value, (item.start, item.stop, item.step)))
-    return isinstance(item, Value | _Size)
+    return isinstance(item, Value)
 
 
 def _call_module(layer: nn.Module, *args: Any, **kwargs: Any) -> object:
@@ -137,8 +145,7 @@ def _call_module(layer: nn.Module, *args: Any, **kwargs: Any) -> object:
             return first.then(mixer_structure(layer))
         raise Unknown(f"what {type(layer).__name__} does over time is not known")
     others = [v for v in (*args[1:], *kwargs.values()) if v is not None and v is not first]
-    masked = [v for v in others if not isinstance(v, Value | bool)]
-    if masked or (len(others) > 0 and not isinstance(layer, nn.MultiheadAttention)):
+    if others and not (isinstance(layer, nn.MultiheadAttention) and not any(others)):
         raise Unknown(f"{type(layer).__name__} is called with more than its input")
     return apply(first)
 
@@ -227,7 +234,7 @@ def _getattr(value: Value, name: str, *rest: object) -> object:
     if name == "shape":
         return _size(value)
     if name in ("dtype", "device", "ndim"):
-        return None
+        return _CONSTANT
     if name in ("mT", "T"):
         return _transpose(value, -1, -2)
     raise Unknown(f"the attribute {name} is not known")
@@ -255,7 +262,7 @@ def _squeeze(value: Value, axis: int) -> Value:
     return Value(value.structure, value.time - (axis < value.time), value.ndim - 1)
 
 
-def _pad(value: Value, pads: Any, mode: str = "constant", *rest: Any, **more: Any) -> Value:
+def _pad(value: Value, pads: Any, /, mode: str = "constant", *rest: Any, **more: Any) -> Value:
     pads, from_last = list(pads), value.ndim - 1 - value.time
     if not all(isinstance(p, int) for p in pads):
         raise Unknown("the padding is computed")
