@@ -47,6 +47,18 @@ def ssm_bench(**options: Any) -> Result:
     return diagnose(SsmBenchSpec(**_tuples(options))).run()
 
 
+def receptive_field(model: nn.Module | None = None, **options: Any) -> Result:
+    """Returns what each output can see, predicted and measured, and whether the future leaks in.
+
+    `model` is a module as for `gradflow`; without one, `arch`, or `kernel` and `dilations`, say
+    what is probed. Options are those of `ReceptiveFieldSpec`: `seq_len`, `position`, `layout` ...
+    """
+    from seqdiag.diagnostics.receptive_field import ReceptiveFieldSpec
+    from seqdiag.diagnostics.receptive_field import receptive_field as diagnose
+
+    return diagnose(ReceptiveFieldSpec(**_tuples(options)), model).run()
+
+
 def _tuples(options: dict[str, Any]) -> dict[str, Any]:
     """Returns the options with lists as the tuples that a frozen spec holds."""
     return {k: tuple(v) if isinstance(v, list | range) else v for k, v in options.items()}

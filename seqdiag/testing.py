@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seqdiag.api import gradflow
+from seqdiag.api import gradflow, receptive_field
 from seqdiag.errors import UsageError
 
 
@@ -41,6 +41,44 @@ def assert_gradient_reaches(
     raise AssertionError(
         f"{type(model).__name__}: {steps_back} steps back the gradient is {shown} of the last "
         f"step's, less than {min_ratio:g}{note}; it holds up to {max(held, default=0)} steps back"
+    )
+
+
+def assert_causal(model: nn.Module, **options: Any) -> None:
+    """Asserts that no output changes when inputs after its own time are replaced.
+
+    Options are those of `seqdiag.receptive_field`. Raises `AssertionError` with how far ahead an
+    output sees, where and, as far as the pattern tells, why; `UsageError` if the module cannot be
+    fed.
+    """
+    row = receptive_field(model, **options).records[0]
+    if row["causal"] is True:
+        return
+    note = f" ({row['note']})" if row["note"] else ""
+    if row["causal"] is None:
+        raise AssertionError(f"{type(model).__name__}: causality could not be judged{note}")
+    raise AssertionError(
+        f"{type(model).__name__}: the future leaks in, {row['lookahead_steps']} steps ahead{note}"
+    )
+
+
+def assert_receptive_field(model: nn.Module, *, at_least: int, **options: Any) -> None:
+    """Asserts that an output responds to inputs that span `at_least` steps.
+
+    The last output, or the middle one if outputs look ahead; options are those of
+    `seqdiag.receptive_field`, where `seq_len` is `at_least` or more unless given. Raises
+    `AssertionError` with what it responds to.
+    """
+    options.setdefault("seq_len", max(64, 2 * at_least))
+    options.setdefault("max_seq_len", max(16384, int(options["seq_len"])))
+    row = receptive_field(model, **options).records[0]
+    steps = row["measured_steps"]
+    if isinstance(steps, int) and steps >= at_least:
+        return
+    note = f" ({row['note']})" if row["note"] else ""
+    raise AssertionError(
+        f"{type(model).__name__}: output {row['position']} sees {steps} steps, inputs "
+        f"{row['first_input']} to {row['last_input']}, less than {at_least}{note}"
     )
 
 

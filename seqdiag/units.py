@@ -43,12 +43,16 @@ def parse_counts(text: str, *, minimum: int = 1) -> tuple[int, ...]:
 
     `a:b:xN` multiplies by N and `a:b:N` adds N, from a up to and including b.
     """
-    values: dict[int, None] = {}
+    return tuple(dict.fromkeys(parse_series(text, minimum=minimum)))
+
+
+def parse_series(text: str, *, minimum: int = 1) -> tuple[int, ...]:
+    """Returns the numbers of a list with ranges, in the order given, repetitions included."""
+    values: list[int] = []
     for item in text.split(","):
-        numbers = (
+        values += (
             _parse_range(item, minimum) if ":" in item else [parse_count(item, minimum=minimum)]
         )
-        values.update(dict.fromkeys(numbers))
         if len(values) > _LONGEST_LIST:
             raise ValueError(f"{text!r} is more than {_LONGEST_LIST} numbers")
     return tuple(values)

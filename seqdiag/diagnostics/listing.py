@@ -93,6 +93,24 @@ def _has(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
 
 
+def receptive_field_listing() -> Diagnosis:
+    """Returns the layers, stacks and encoders of `receptive-field`."""
+    from seqdiag.config import config_dir, parse_toml
+    from seqdiag.models.encoder import encoder_names
+    from seqdiag.models.registry import LETTERS
+    from seqdiag.models.subjects import LINEAR, architectures
+
+    known = {name: what for name, what in architectures().items() if name != LINEAR}
+    rows = [ListRow("arch", name, "ok", what) for name, what in known.items()]
+    rows += [
+        ListRow("encoder", name, "ok", str(parse_toml("--list", path).get("description", "")))
+        for name in encoder_names()
+        for path in [config_dir("architectures") / f"{name}.toml"]
+    ]
+    rows += [ListRow("pattern letter", letter, "ok", name) for letter, name in LETTERS.items()]
+    return _listing("receptive-field", rows)
+
+
 def _listing(command: str, rows: list[ListRow]) -> Diagnosis:
     def each() -> Iterator[ListRow]:
         yield from rows

@@ -15,7 +15,7 @@ from seqdiag.errors import UsageError
 from seqdiag.models.loading import user_code
 
 Layout = Literal["btd", "tbd", "bdt"]
-InputKind = Literal["auto", "floats", "tokens"]
+InputKind = Literal["auto", "floats", "tokens", "samples"]
 
 _HOW_TO_FEED = (
     "--input, --d-in, --vocab, --layout, --seq-len, --dtype say how to feed it; --debug shows where"
@@ -38,6 +38,10 @@ class Feeding:
     layout: Layout = "btd"
     pick: str | None = None
     """Which output to take, as a key or index path such as `logits` or `0`."""
+    alike: bool = False
+    """Whether all sequences of the batch are one and the same."""
+    resampled: bool = False
+    """Whether the output may have more or fewer steps than the input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +58,17 @@ def feed(module: nn.Module, feeding: Feeding, generator: torch.Generator) -> Fed
     """Returns the module with inputs it accepts, drawn from `generator`.
 
     Floats are drawn from N(0, 1) in float32 and cast to the module's dtype. A token model is
-    probed at the output of its embedding. Raises `UsageError` when nothing works, with what each
-    attempt said.
+    probed at the output of its embedding. Samples are floats (B, T) of one channel, as of sound.
+    Raises `UsageError` when nothing works, with what each attempt said.
     """
     failures: list[UsageError] = []
     for kind in _kinds(module, feeding):
-        widths = _widths(module, feeding) if kind == "floats" else [None]
+        widths = {"floats": _widths(module, feeding), "samples": [1]}.get(kind, [None])
         for width in widths:
             try:
                 if width is None:
                     return _feed_tokens(module, feeding, generator)
-                return _feed_floats(module, feeding, width, generator)
+                return _feed_floats(module, feeding, width, generator, kind == "samples")
             except UsageError as error:
                 failures.append(error)
     first = failures[0]
@@ -74,7 +78,7 @@ def feed(module: nn.Module, feeding: Feeding, generator: torch.Generator) -> Fed
     ) from first.__cause__
 
 
-def _kinds(module: nn.Module, feeding: Feeding) -> list[Literal["floats", "tokens"]]:
+def _kinds(module: nn.Module, feeding: Feeding) -> list[InputKind]:
     if feeding.kind != "auto":
         return [feeding.kind]
     if feeding.d_in is not None:
@@ -89,7 +93,8 @@ def _widths(module: nn.Module, feeding: Feeding) -> list[int]:
     if feeding.d_in is not None:
         return [feeding.d_in]
     found = (width for layer in module.modules() if (width := _input_width(layer)))
-    return list(dict.fromkeys([*found, _DEFAULT_WIDTH]))[:16]
+    sizes = (parameter.shape[-1] for parameter in module.parameters() if parameter.ndim > 0)
+    return list(dict.fromkeys([*found, _DEFAULT_WIDTH, *sizes]))[:16]
 
 
 def _input_width(layer: nn.Module) -> int | None:
@@ -103,23 +108,30 @@ def _input_width(layer: nn.Module) -> int | None:
 
 
 def _feed_floats(
-    module: nn.Module, feeding: Feeding, width: int, generator: torch.Generator
+    module: nn.Module, feeding: Feeding, width: int, generator: torch.Generator, samples: bool
 ) -> Fed:
-    drawn = torch.randn(feeding.batch, feeding.seq_len, width, generator=generator)
+    drawn = torch.randn(_drawn(feeding), feeding.seq_len, width, generator=generator)
+    drawn = drawn.expand(feeding.batch, -1, -1)
     inputs = drawn.to(dtype=feeding.dtype, device=feeding.device)
 
     def run(x: Tensor) -> Tensor:
-        return _forward(module, _arranged(x, feeding.layout), feeding, f"floats {_shape(x)}")
+        given = x.squeeze(-1) if samples else _arranged(x, feeding.layout)
+        return _forward(module, given, feeding, f"floats {_shape(given)}")
 
     _check_differentiable(run(inputs.clone().requires_grad_().clone()))
-    return Fed(inputs, run, f"floats of width {width}")
+    return Fed(inputs, run, "samples" if samples else f"floats of width {width}")
+
+
+def _drawn(feeding: Feeding) -> int:
+    """Returns how many different sequences there are."""
+    return 1 if feeding.alike else feeding.batch
 
 
 def _feed_tokens(module: nn.Module, feeding: Feeding, generator: torch.Generator) -> Fed:
     tables = [m.num_embeddings for m in module.modules() if isinstance(m, nn.Embedding)]
     vocab = feeding.vocab or min(tables, default=_DEFAULT_VOCAB)
-    shape = (feeding.batch, feeding.seq_len)
-    tokens = torch.randint(vocab, shape, generator=generator)
+    tokens = torch.randint(vocab, (_drawn(feeding), feeding.seq_len), generator=generator)
+    tokens = tokens.expand(feeding.batch, -1).contiguous()
     if feeding.layout == "tbd":
         tokens = tokens.t().contiguous()
     embeddings = _Embeddings(module, tokens.to(feeding.device))
@@ -232,6 +244,8 @@ def _pick(output: object, feeding: Feeding) -> Tensor:
             )
         tensors = {feeding.pick: tensors[feeding.pick]}
     timed = {name: t for name, t in tensors.items() if _has_time(t, feeding)}
+    if not timed and feeding.resampled:
+        timed = {name: t for name, t in tensors.items() if _has_some_time(t, feeding)}
     unique = {id(t): name for name, t in timed.items()}
     if len(unique) == 1:
         return timed[next(iter(unique.values()))]
@@ -282,6 +296,12 @@ def _has_time(tensor: Tensor, feeding: Feeding) -> bool:
     if feeding.layout == "tbd":
         return tensor.shape[:2] == (time, batch)
     return tensor.shape[0] == batch and tensor.shape[-1] == time
+
+
+def _has_some_time(tensor: Tensor, feeding: Feeding) -> bool:
+    """Returns whether a tensor has the axes of a sequence, of whatever length."""
+    batch_axis = 1 if feeding.layout == "tbd" else 0
+    return tensor.ndim == 3 and tensor.shape[batch_axis] == feeding.batch
 
 
 def _arranged(x: Tensor, layout: Layout) -> Tensor:

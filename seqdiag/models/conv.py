@@ -102,7 +102,7 @@ class Chained(Mixer):
         return [layer for layer in self.layers if isinstance(layer, Mixer)]
 
 
-class _TcnLevel(Mixer):
+class TcnLevel(Mixer):
     """relu(x + relu(conv(relu(conv(x))))): two convolutions a level."""
 
     def __init__(self, width: int, kernel: int, dilation: int) -> None:
@@ -131,7 +131,7 @@ class TCN(Chained):
     """
 
     def __init__(self, width: int, kernel: int = 2, levels: int = 4) -> None:
-        super().__init__(width, [_TcnLevel(width, kernel, 2**i) for i in range(levels)])
+        super().__init__(width, [TcnLevel(width, kernel, 2**i) for i in range(levels)])
 
 
 class DilatedConv(Chained):

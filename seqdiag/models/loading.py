@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import difflib
 import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -54,6 +55,42 @@ def _stdout_to_stderr() -> Iterator[None]:
         os.close(kept)
 
 
+def open_module(
+    model: str | None, model_arg: Sequence[str], hf: str | None, given: nn.Module | None = None
+) -> tuple[str, nn.Module, str]:
+    """Returns a user's module with its name and a note: the one given, of --hf, or of --model.
+
+    A module behind torch.compile is unwrapped, since its graph takes no hooks.
+    """
+    if given is not None:
+        module, name = given, ""
+    elif hf is not None:
+        module, name = build_hf(hf), Path(hf.removesuffix("/config.json")).name
+    else:
+        assert model is not None
+        module = build_model(model, parse_arguments(model_arg))
+        name = model.rpartition(":")[2]
+    inner = getattr(module, "_orig_mod", None)
+    note = ""
+    if isinstance(inner, nn.Module):
+        module, note = inner, "measured without torch.compile"
+    return name or type(module).__name__, module, note
+
+
+def parse_arguments(pairs: Sequence[str]) -> dict[str, object]:
+    """Returns `key=value` pairs; a value is a Python literal, true or false, else the text."""
+    arguments: dict[str, object] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key.isidentifier():
+            raise UsageError(f"--model-arg: {pair!r} is not key=value")
+        try:
+            arguments[key] = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            arguments[key] = {"true": True, "false": False}.get(text, text)
+    return arguments
+
+
 def build_model(spec: str, arguments: Mapping[str, object]) -> nn.Module:
     """Returns the module that `spec` names: `package.module:factory` or `path/to/file.py:factory`.
 
@@ -80,8 +117,9 @@ def build_model(spec: str, arguments: Mapping[str, object]) -> nn.Module:
 
 
 def build_hf(location: str) -> nn.Module:
-    """Returns a causal LM of `transformers`: a folder's own weights, or random ones for a config.
+    """Returns a model of `transformers`: a folder's own weights, or random ones for a config.
 
+    A causal LM where the architecture has one, else its plain model.
     `location` is a `config.json` or its folder. Nothing is downloaded. Raises `UnavailableError`
     without the package.
     """
@@ -94,13 +132,20 @@ def build_hf(location: str) -> nn.Module:
             "--hf: transformers is not installed", hint="pip install 'seqdiag[hf]'"
         )
     with user_code(f"building {location}", option="--hf"):
-        from transformers import AutoConfig, AutoModelForCausalLM
+        from transformers import (
+            MODEL_FOR_CAUSAL_LM_MAPPING,
+            AutoConfig,
+            AutoModel,
+            AutoModelForCausalLM,
+        )
 
+        config = AutoConfig.from_pretrained(path, local_files_only=True)
+        causal = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
+        auto = AutoModelForCausalLM if causal else AutoModel
         if any(folder.glob("*.safetensors")) or any(folder.glob("pytorch_model*.bin")):
-            model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
+            model = auto.from_pretrained(folder, local_files_only=True)
         else:
-            config = AutoConfig.from_pretrained(path, local_files_only=True)
-            model = AutoModelForCausalLM.from_config(config)
+            model = auto.from_config(config)
     assert isinstance(model, nn.Module)
     return model
 

@@ -149,8 +149,13 @@ _CHOICES = {
 
 
 def architecture_names() -> list[str]:
-    """Returns the stacks of `configs/architectures/`."""
-    return config_names("architectures")
+    """Returns the stacks of `configs/architectures/`: the files with a pattern."""
+    folder = config_dir("architectures")
+    return [
+        name
+        for name in config_names("architectures")
+        if "pattern" in parse_toml("--arch", folder / f"{name}.toml")
+    ]
 
 
 def load_architecture(name: str) -> StackSpec:

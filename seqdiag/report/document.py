@@ -23,10 +23,12 @@ class Verdict:
     """How many rows lack a value that decides."""
     error: UsageError | None = None
     """Why an expression could not be judged at all."""
+    unmet: list[str] = field(default_factory=list)
+    """What the question itself required and the rows do not meet, in sentences."""
 
     @property
     def passed(self) -> bool:
-        return not self.tripped and self.error is None
+        return not self.tripped and not self.unmet and self.error is None
 
 
 @dataclass(slots=True)

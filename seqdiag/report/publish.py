@@ -80,6 +80,7 @@ class _Run:
         self._began = False
         self._files: list[OutputFile] = []
         self._plot: OutputFile | None = None
+        self._details: OutputFile | None = None
         self.partial = False
 
     def _load_baseline(self) -> Baseline | None:
@@ -105,10 +106,14 @@ class _Run:
                 self._files.append(OutputFile("--output", path, self._options.force))
             if self._options.plot is not None:
                 self._plot = OutputFile("--plot", self._options.plot, self._options.force)
+            details = self._diagnosis.details
+            if details is not None and details.path is not None:
+                self._details = OutputFile(details.option, details.path, self._options.force)
             yield
         finally:
-            for file in (*self._files, *([self._plot] if self._plot else [])):
-                file.discard()
+            for file in (*self._files, self._plot, self._details):
+                if file is not None:
+                    file.discard()
 
     def measure(self) -> None:
         """Takes the rows as they come, shows progress and streams them to the screen."""
@@ -172,11 +177,16 @@ class _Run:
         )
 
     def _judge(self) -> Verdict:
-        if self.partial or not self._options.fail_if:
-            return Verdict()
-        from seqdiag.report.gate import judge
+        verdict = Verdict()
+        if self.partial:
+            return verdict
+        if self._options.fail_if:
+            from seqdiag.report.gate import judge
 
-        return judge(self._options.fail_if, self._columns, self._records)
+            verdict = judge(self._options.fail_if, self._columns, self._records)
+        if self._diagnosis.unmet is not None:
+            verdict.unmet = self._diagnosis.unmet(self._rows)
+        return verdict
 
     def _environment(self) -> dict[str, Any]:
         from seqdiag.report.environment import environment
@@ -185,6 +195,7 @@ class _Run:
         return environment(diagnosis.device, diagnosis.dtype, diagnosis.seed)
 
     def _report_gates(self, verdict: Verdict) -> None:
+        _say(*verdict.unmet)
         identity = [column.name for column in self._columns if column.identity]
         for expression, indices in verdict.tripped.items():
             _say(f"fail-if: {expression!r} holds for {len(indices)} of {len(self._records)} rows:")
@@ -207,12 +218,31 @@ class _Run:
                 file.commit()
             elif self._records:
                 _say(f"finished rows kept in {file.keep_partial()}")
+        if self.partial:
+            return
+        if self._details is not None:
+            self._write_details(self._details)
         plot = self._diagnosis.plot
-        if self._plot is not None and plot is not None and not self.partial:
+        if self._plot is not None and plot is not None:
             from seqdiag.report.plot import draw
 
-            draw(self._plot.temporary, self._plot.path.suffix[1:].lower(), plot, self._records)
+            drawn = self._detail_records() if self._diagnosis.details else self._records
+            draw(self._plot.temporary, self._plot.path.suffix[1:].lower(), plot, drawn)
             self._plot.commit()
+
+    def _detail_records(self) -> list[Record]:
+        details = self._diagnosis.details
+        return [] if details is None else [record_of(row) for row in details.rows()]
+
+    def _write_details(self, file: OutputFile) -> None:
+        details = self._diagnosis.details
+        assert details is not None
+        with file.open() as stream:
+            writer = load_format("csv")(stream)
+            writer.begin(columns_of(details.row_type))
+            for record in self._detail_records():
+                writer.row(record)
+        file.commit()
 
 
 def _write_all(writer: Writer, document: Document) -> None:

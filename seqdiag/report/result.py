@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seqdiag.report.schema import Column, Record, columns_of, record_of
@@ -26,6 +27,17 @@ class PlotSpec:
     heat: str | None = None
     """The column that colours the plane of x and y, for a heat map instead of lines."""
     heat_label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Details:
+    """Finer rows behind a result, for a CSV of their own and for the plot."""
+
+    row_type: type
+    rows: Callable[[], Sequence[Any]]
+    """Asked for when everything is measured."""
+    option: str
+    path: Path | None = None
 
 
 @dataclass(slots=True)
@@ -63,6 +75,9 @@ class Diagnosis:
     device: str = "cpu"
     dtype: str = ""
     seed: int | None = None
+    details: Details | None = None
+    unmet: Callable[[Sequence[Any]], list[str]] | None = None
+    """Says which requirements of the question itself the rows do not meet: exit code 1."""
 
     def run(self) -> Result:
         """Measures everything and returns the result."""

@@ -44,6 +44,7 @@ def _envelope(document: Document) -> dict[str, Any]:
         "verdict": {
             "passed": verdict.passed,
             "fail_if": verdict.fail_if,
+            "unmet": verdict.unmet,
             "tripped": [{"fail_if": e, "rows": rows} for e, rows in verdict.tripped.items()],
             "unjudged": [{"fail_if": e, "rows": n} for e, n in verdict.unjudged.items()],
         },

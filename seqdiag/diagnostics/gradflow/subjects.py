@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from seqdiag.diagnostics.gradflow.spec import GradflowSpec
-from seqdiag.errors import UsageError
 from seqdiag.measure.probes import Reduce, Run, along_random
 from seqdiag.measure.training import train_to_copy
 from seqdiag.models.adapting import Feeding, feed
-from seqdiag.models.loading import build_hf, build_model, user_code
+from seqdiag.models.loading import open_module, user_code
 from seqdiag.models.recurrent import Recurrent
 from seqdiag.models.subjects import draw_subjects
 
@@ -125,8 +122,7 @@ def _own_module(
 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            name, module = _build(spec, given)
-            module, note = _uncompiled(module)
+            name, module, note = open_module(spec.model, spec.model_arg, spec.hf, given)
             if given is not None:
                 module = copy.deepcopy(module)
             module = module.to(device).train(spec.train_mode)
@@ -134,38 +130,7 @@ def _own_module(
             yield Subject(name, seed, module, feed_module, reduce, own=True, note=note)
 
 
-def _build(spec: GradflowSpec, given: nn.Module | None) -> tuple[str, nn.Module]:
-    if given is not None:
-        return type(_uncompiled(given)[0]).__name__, given
-    if spec.hf is not None:
-        return Path(spec.hf.removesuffix("/config.json")).name, build_hf(spec.hf)
-    assert spec.model is not None
-    return spec.model.rpartition(":")[2], build_model(spec.model, _arguments(spec.model_arg))
-
-
-def _uncompiled(module: nn.Module) -> tuple[nn.Module, str]:
-    """Returns the module behind torch.compile, whose graph takes no hooks, and what to say."""
-    inner = getattr(module, "_orig_mod", None)
-    if isinstance(inner, nn.Module):
-        return inner, "measured without torch.compile"
-    return module, ""
-
-
 def _reduce(spec: GradflowSpec, module: nn.Module, seed: int) -> Reduce:
     """Returns the loss: the articles' sum for recurrent layers, a random direction otherwise."""
     kind = spec.reduce or ("sum" if isinstance(module, Recurrent) else "random")
     return torch.sum if kind == "sum" else along_random(seed)
-
-
-def _arguments(pairs: Sequence[str]) -> dict[str, object]:
-    """Returns `key=value` pairs; a value is a Python literal, true or false, else the text."""
-    arguments: dict[str, object] = {}
-    for pair in pairs:
-        key, equals, text = pair.partition("=")
-        if not equals or not key.isidentifier():
-            raise UsageError(f"--model-arg: {pair!r} is not key=value")
-        try:
-            arguments[key] = ast.literal_eval(text)
-        except (ValueError, SyntaxError):
-            arguments[key] = {"true": True, "false": False}.get(text, text)
-    return arguments

@@ -1,0 +1,424 @@
+"""From a subject to what its outputs see."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import torch
+
+from seqdiag.diagnostics.receptive_field.spec import ReceptiveFieldSpec
+from seqdiag.diagnostics.receptive_field.subjects import Subject
+from seqdiag.errors import UsageError
+from seqdiag.measure.connections import gradient_mass
+from seqdiag.measure.reach import (
+    Leak,
+    Matrix,
+    amplified,
+    bounds,
+    leaks,
+    lookahead,
+    response_matrix,
+    stride_of,
+)
+from seqdiag.measure.replacement import Replacement, batch_for, is_random, seeded, tolerance
+from seqdiag.models.adapting import Fed
+from seqdiag.predict.receptive_field import Field, StructureError, predict_field
+from seqdiag.predict.receptive_field.field import own_last
+from seqdiag.predict.receptive_field.positions import positions
+
+_WORK = 5e10
+"""Multiplications that replacing every single input may take; beyond it, cuts find the ends."""
+_FEW_OUTPUTS = 4
+_SIGNS_OF_SHORTNESS = ("ernel size", "adding size", "too small", "expected to be positive")
+"""How PyTorch says that a sequence is too short for a layer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one output responds to."""
+
+    first: int | None
+    last: int | None
+    count: int | None
+    probe: str
+
+    @property
+    def steps(self) -> int | None:
+        if self.first is None or self.last is None:
+            return None if self.count is None else 0
+        return self.last - self.first + 1
+
+
+@dataclass(slots=True)
+class Measured:
+    """One subject at one length."""
+
+    subject: Subject
+    fed: Fed
+    probe: Replacement
+    seq_len: int
+    n_outputs: int
+    stride: Fraction | None
+    own: list[int]
+    """The last input that each output may see."""
+    predicted: Field | None
+    matrix: Matrix | None = None
+    leaks: list[Leak] = field(default_factory=list)
+    lookahead: int | None = None
+    leak_probe: str = ""
+    finite: bool = True
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def causal(self) -> bool | None:
+        if self.lookahead is None:
+            return None
+        return self.lookahead <= 0
+
+    @property
+    def sees_the_end(self) -> bool:
+        """Whether the future is seen as far as the sequence goes."""
+        if self.lookahead is None or self.lookahead <= 0:
+            return False
+        return self.lookahead >= self.seq_len - 1 - self.own[0]
+
+    def expected(self, output: int) -> tuple[int, int, int] | None:
+        """Returns the first, last and number of inputs that the structure reads here."""
+        if self.subject.structure is None or self.predicted is None:
+            return None
+        read = self.subject.structure.reads(positions([output]), self.seq_len)
+        return (read.first, read.last, read.count) if read.bits else None
+
+
+def measure(spec: ReceptiveFieldSpec, subject: Subject, device: torch.device) -> Measured:
+    """Returns what replacing inputs shows of one subject."""
+    predicted = _predicted(subject)
+    seq_len = _length(spec, subject, predicted)
+    fed, seq_len, said = _feed_long_enough(spec, subject, device, seq_len)
+    if spec.seed_forward:
+        fed = Fed(fed.inputs, seeded(fed.run, spec.seed), fed.told)
+    with subject.guarded():
+        if is_random(fed.run, fed.inputs):
+            mode = "train" if spec.train_mode else "eval"
+            raise UsageError(
+                f"{subject.name} is random in {mode} mode: the same input gives two outputs",
+                hint="--seed-forward puts the random stream at the same place for every pass",
+            )
+        probe = Replacement(fed.run, fed.inputs, spec.seed, tolerance(fed.inputs.dtype))
+        measured = Measured(
+            subject=subject,
+            fed=fed,
+            probe=probe,
+            seq_len=seq_len,
+            n_outputs=probe.n_outputs,
+            stride=None,
+            own=[],
+            predicted=predicted,
+            notes=[*filter(None, [subject.note]), *said],
+        )
+        if not probe.finite(1.0):
+            measured.finite = False
+            measured.notes.append("the outputs are not finite")
+            return measured
+        if not probe.finite(1e3):
+            measured.notes.append("not finite at inputs 1000 times as large: those are left out")
+        _judge(spec, measured)
+    return measured
+
+
+def _predicted(subject: Subject) -> Field | None:
+    if subject.structure is None:
+        return None
+    try:
+        return predict_field(subject.structure)
+    except StructureError:
+        return None
+
+
+def _length(spec: ReceptiveFieldSpec, subject: Subject, predicted: Field | None) -> int:
+    """Returns --seq-len, doubled until the sequence holds a whole field, or to --max-seq-len."""
+    seq_len = spec.seq_len
+    while seq_len * 2 <= spec.max_seq_len and _too_short(subject, predicted, seq_len):
+        seq_len *= 2
+    return seq_len
+
+
+def _too_short(subject: Subject, predicted: Field | None, seq_len: int) -> bool:
+    if subject.structure is None or predicted is None:
+        return False
+    try:
+        outputs = subject.structure.length(seq_len)
+    except StructureError:
+        return True
+    stride = max(1, math.floor(predicted.stride))
+    if predicted.steps is None:
+        return stride > 1 and outputs < _FEW_OUTPUTS
+    return seq_len < predicted.steps + (stride if stride > 1 else 0)
+
+
+def _feed_long_enough(
+    spec: ReceptiveFieldSpec, subject: Subject, device: torch.device, seq_len: int
+) -> tuple[Fed, int, list[str]]:
+    """Returns the module fed with a length that it takes and that gives a few outputs."""
+    said = []
+    if seq_len > spec.seq_len:
+        said.append(f"--seq-len {spec.seq_len} is shorter than the field: doubled to {seq_len}")
+    while True:
+        try:
+            fed = subject.fed(spec, seq_len, batch_for(seq_len), device)
+        except UsageError as error:
+            longer = min(2 * seq_len, spec.max_seq_len)
+            short = any(sign in error.message for sign in _SIGNS_OF_SHORTNESS)
+            if seq_len > spec.seq_len and not short:  # it takes no more
+                fed = subject.fed(spec, spec.seq_len, batch_for(spec.seq_len), device)
+                return fed, spec.seq_len, [f"it takes no {seq_len} steps"]
+            if not short or longer == seq_len:
+                _say_its_limit(spec, subject, device, seq_len)
+                raise
+            seq_len = longer
+            said = [f"--seq-len {spec.seq_len} is too short for it: doubled to {seq_len}"]
+            continue
+        with torch.no_grad(), subject.guarded():
+            outputs = fed.run(fed.inputs.clone()).shape[1]
+        if outputs >= min(_FEW_OUTPUTS, seq_len) or 2 * seq_len > spec.max_seq_len:
+            return fed, seq_len, said
+        if subject.structure is not None and outputs > 1:
+            return fed, seq_len, said
+        seq_len *= 2
+        said = [f"--seq-len {spec.seq_len} gives {outputs} outputs: doubled to {seq_len}"]
+
+
+def _say_its_limit(
+    spec: ReceptiveFieldSpec, subject: Subject, device: torch.device, seq_len: int
+) -> None:
+    """Raises with the longest sequence that the module takes, if it takes a shorter one."""
+    low, high = 0, seq_len
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            subject.fed(spec, middle, 2, device)
+            low = middle
+        except UsageError:
+            high = middle
+    if low:
+        raise UsageError(
+            f"--seq-len: {subject.name} takes {low} steps at most, not {seq_len}: it may have "
+            "learned positions",
+            hint=f"--seq-len {low}",
+        )
+
+
+def _judge(spec: ReceptiveFieldSpec, measured: Measured) -> None:
+    """Finds the alignment, the leaks and, where that is cheap enough, the whole matrix."""
+    probe, structure = measured.probe, measured.subject.structure
+    work = float(measured.seq_len) ** 2 * max(1, _parameters(measured.subject))
+    if work <= _WORK or spec.leaks_csv is not None:
+        measured.matrix = response_matrix(probe)
+    measured.stride = _stride(measured)
+    if structure is not None and measured.stride is not None:
+        lengths = structure.length(measured.seq_len)
+        if lengths != measured.n_outputs:
+            raise AssertionError(f"{lengths} outputs expected, {measured.n_outputs} there")
+    if measured.stride is None:
+        return
+    measured.own = _own(spec, measured)
+    measured.leaks = leaks(probe, measured.own)
+    _look_ahead(measured)
+
+
+def _parameters(subject: Subject) -> int:
+    return sum(parameter.numel() for parameter in subject.module.parameters())
+
+
+def _stride(measured: Measured) -> Fraction | None:
+    """Returns the input steps between outputs: known, one for one, or from the responses."""
+    if measured.predicted is not None:
+        return measured.predicted.stride
+    if measured.n_outputs == measured.seq_len:
+        return Fraction(1)
+    first: list[int | None]
+    last: list[int | None]
+    if measured.matrix is not None:
+        first, last = _ends(measured.matrix)
+    else:
+        first, last = [None] * measured.n_outputs, [None] * measured.n_outputs
+        for n in {measured.n_outputs // 3, 2 * measured.n_outputs // 3}:
+            found = bounds(measured.probe, n)
+            if found is not None:
+                first[n], last[n] = found
+    try:
+        return stride_of(first, last, measured.seq_len)
+    except ValueError:
+        measured.notes.append(
+            f"{measured.n_outputs} outputs for {measured.seq_len} inputs, and nothing tells which "
+            "belong together: try a longer --seq-len"
+        )
+        return None
+
+
+def _ends(matrix: Matrix) -> tuple[list[int | None], list[int | None]]:
+    first: list[int | None] = []
+    last: list[int | None] = []
+    for row in matrix.leaks.tolist():
+        seen = [step for step, responds in enumerate(row) if responds]
+        first.append(seen[0] if seen else None)
+        last.append(seen[-1] if seen else None)
+    return first, last
+
+
+def _own(spec: ReceptiveFieldSpec, measured: Measured) -> list[int]:
+    """Returns the last input that each output may see, by the alignment asked for.
+
+    A sequence that keeps its stride of 1 but not its length has two alignments: unless one is
+    asked for, the one that lets an output see less counts.
+    """
+    assert measured.stride is not None
+    outputs, length, stride = measured.n_outputs, measured.seq_len, measured.stride
+    start = [own_last(n, stride) for n in range(outputs)]
+    surplus = math.floor((outputs - 1) * stride) + max(1, math.floor(stride)) - length
+    end = [own - surplus for own in start]
+    if stride == 1 and outputs != length:
+        measured.notes.append(
+            f"{outputs} outputs for {length} inputs: "
+            + (f"aligned at their {spec.align}s" if spec.align else _both_alignments(surplus))
+        )
+    if spec.align == "end":
+        return end
+    if spec.align is None and stride == 1:
+        return [min(pair) for pair in zip(start, end, strict=True)]
+    return start
+
+
+def _both_alignments(surplus: int) -> str:
+    if surplus > 0:
+        return (
+            f"if the last ones belong together, an output sees {surplus} steps further ahead than "
+            f"if the first ones do (then cut the last {surplus}); --align start or end says which"
+        )
+    return (
+        f"if the first ones belong together, an output sees {-surplus} steps further ahead than "
+        "if the last ones do; --align start or end says which"
+    )
+
+
+def _look_ahead(measured: Measured) -> None:
+    """Sets how far outputs see beyond their own time, and which probe shows it."""
+    probe, own = measured.probe, measured.own
+    by_cut = max((leak.cut - own[leak.output] for leak in measured.leaks), default=None)
+    shown = ["suffix replacement"] if measured.leaks else []
+    if measured.matrix is not None:
+        single = lookahead(measured.matrix, own)
+        if single is not None and single > 0:
+            shown.append("single replacement")
+        measured.lookahead = max((a for a in (by_cut, single) if a is not None), default=None)
+    elif measured.leaks:
+        # The furthest input that a leaking output sees, of the outputs at both ends and between.
+        outputs = sorted({leak.output for leak in measured.leaks})
+        ahead = [by_cut or 0]
+        for n in {outputs[0], outputs[len(outputs) // 2], outputs[-1]}:
+            scale = max(leak.scale for leak in measured.leaks if leak.output == n)
+            found = bounds(probe, n, scale)
+            ahead += [found[1] - own[n]] if found else []
+        measured.lookahead = max(ahead)
+    else:
+        found = bounds(probe, measured.n_outputs - 1)
+        measured.lookahead = None if found is None else found[1] - own[-1]
+        measured.lookahead = min(0, measured.lookahead) if measured.lookahead is not None else None
+    if measured.lookahead is None:
+        measured.lookahead = _weak_lookahead(measured)
+    if measured.leaks and all(leak.scale != 1.0 for leak in measured.leaks):
+        shown[0] += " of inputs 1000 times as large"
+    measured.leak_probe = " and ".join(shown)
+
+
+def _weak_lookahead(measured: Measured) -> int | None:
+    """Returns how far ahead the middle output sees when nothing of ordinary size shows."""
+    middle = measured.n_outputs // 2
+    steps = range(measured.seq_len)
+    if measured.matrix is None:
+        steps = steps[:: max(1, measured.seq_len // 64)]
+    found = amplified(measured.probe, middle, list(steps))
+    if not found:
+        measured.notes.append("no output responds to any input")
+        return None
+    return max(found) - measured.own[middle]
+
+
+def seen_by(measured: Measured, output: int) -> Seen:
+    """Returns what `output` responds to."""
+    if measured.matrix is not None:
+        return _seen_in_matrix(measured, measured.matrix, output)
+    found = bounds(measured.probe, output)
+    if found is None:
+        return Seen(None, None, 0, "prefix and suffix replacement")
+    first, last = found
+    probe = "prefix and suffix replacement"
+    expected = measured.expected(output)
+    if expected is not None and expected[0] < first:
+        weak, how = _weak(measured, output, [expected[0]])
+        first, probe = min([first, *weak]), f"{probe}{how}"
+    return Seen(first, last, None, probe)
+
+
+def _weak(measured: Measured, output: int, steps: list[int]) -> tuple[set[int], str]:
+    """Returns which of `steps` show a response when made large, or else a gradient; and which.
+
+    A gradient counts only where the structure has a connection as well: it is too weak to be told
+    from rounding by itself.
+    """
+    found = amplified(measured.probe, output, steps)
+    how = f", made up to {max(found.values()):.0e} times as large" if found else ""
+    left = [step for step in steps if step not in found]
+    if (
+        left
+        and measured.expected(output) is not None
+        and measured.fed.inputs.dtype == torch.float64
+    ):
+        mass = gradient_mass(measured.fed.run, measured.fed.inputs, output, 0)
+        by_gradient = {step for step in left if mass[step] > 0}
+        if by_gradient:
+            how += ", and the gradient where that fades below rounding"
+        return set(found) | by_gradient, how
+    return set(found), how
+
+
+def _seen_in_matrix(measured: Measured, matrix: Matrix, output: int) -> Seen:
+    own = measured.own[output] if measured.own else measured.seq_len - 1
+    responds, leaking = matrix.responds[output].tolist(), matrix.leaks[output].tolist()
+    seen = {s for s in range(measured.seq_len) if (responds if s <= own else leaking)[s]}
+    unseen = [s for s in range(min(own + 1, measured.seq_len)) if s not in seen]
+    expected = measured.expected(output)
+    if expected is not None and measured.subject.structure is not None:
+        reads = set(measured.subject.structure.reads(positions([output]), measured.seq_len))
+        unseen = [s for s in unseen if s in reads]
+    weak, how = _weak(measured, output, unseen) if unseen else (set(), "")
+    seen |= weak
+    probe = f"single replacement{how}"
+    if not seen:
+        return Seen(None, None, 0, probe)
+    return Seen(min(seen), max(seen), len(seen), probe)
+
+
+def chosen_outputs(spec: ReceptiveFieldSpec, measured: Measured) -> Sequence[int]:
+    """Returns the outputs of --position."""
+    last = measured.n_outputs - 1
+    if spec.position == "all":
+        return range(measured.n_outputs)
+    if spec.position == "last" or (spec.position is None and not _centred(measured)):
+        return [last]
+    if spec.position in (None, "middle"):
+        return [last // 2]
+    output = int(spec.position or 0)
+    if output > last:
+        raise UsageError(
+            f"--position: {output} is not among the outputs of {measured.subject.name}, 0 to {last}"
+        )
+    return [output]
+
+
+def _centred(measured: Measured) -> bool:
+    """Whether outputs look a little ahead, so that the last one would see only half its field."""
+    return (measured.lookahead or 0) > 0 and not measured.sees_the_end
