@@ -109,10 +109,10 @@ def test_the_newest_key_dropped_in_decode_is_caught_by_needles(
     verdict = judge(newest_key_dropped, of)
     assert verdict.status == "inaccurate"
     assert f"misses key {length - 1} of its keys 0 to {length - 1}" in verdict.note
-    if dtype == torch.bfloat16 and length == 8192:
-        # Random inputs cannot see it: the error is that of a naive run.
-        assert verdict.ratio is not None
-        assert verdict.ratio < 2
+    if length == 8192:
+        # Random inputs hardly see it: it is within the 1e-2 that public benchmarks allow.
+        assert verdict.error is not None
+        assert verdict.error.max_abs < 1e-2
     assert judge(blocked, of).status == "ok"
 
 

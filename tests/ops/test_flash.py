@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -49,9 +50,13 @@ GRID = [
 
 
 @pytest.fixture(autouse=True)
-def _small_blocks(monkeypatch: pytest.MonkeyPatch, kernel_device: torch.device) -> None:
-    """Several blocks and splits on short sequences, so that every kind of block is met."""
+def _small_blocks(monkeypatch: pytest.MonkeyPatch, kernel_device: torch.device) -> Iterator[None]:
+    """Several blocks and splits on short sequences, so that every kind of block is met; memory
+    that a kernel should fill holds NaN before."""
     monkeypatch.setattr(tiles, "_INTERPRETED", Tile(32, 32, 4, 1))
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)
 
 
 def problem(shape: tuple[Any, ...], dtype: torch.dtype, device: torch.device) -> list[Tensor]:

@@ -82,12 +82,13 @@ def _rows_of(
     if not waiting:
         return list(found.values()), 0.0
     try:
+        _check_room(problem)
         inputs = problem.inputs()
         gate = Gate(problem, inputs, which != "fwd")
-    except RuntimeError as error:
+    except (MemoryError, RuntimeError) as error:
         if not is_memory(error):
             raise
-        reason = f"not enough memory for the inputs and the exact result: {_first_line(error)}"
+        reason = f"no room for the inputs and the exact result: {_first_line(error)}"
         for name in waiting:
             found[name] = replace(found[name], status="oom", note=reason)
         return list(found.values()), 0.0
@@ -98,6 +99,18 @@ def _rows_of(
     if not setting.spec.check_only:
         found |= _timed(setting, problem, which, candidates, budget_s)
     return list(found.values()), time.perf_counter() - start
+
+
+def _check_room(problem: Problem) -> None:
+    """Raises `MemoryError` for inputs that would not fit: the system may kill instead of refusing.
+
+    They are drawn in float32 and cast, and the probes hold another set.
+    """
+    shape = problem.shape
+    sizes = shape.tensor_bytes(4 + 2 * problem.dtype.itemsize)
+    need, free = sum(sizes.values()), available_bytes(problem.device)
+    if free is not None and need > free:
+        raise MemoryError(f"{format_bytes(need)} needed, {format_bytes(free)} are free")
 
 
 def _refused(
