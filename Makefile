@@ -36,8 +36,9 @@ golden: $(VENV)/.installed-dev ## Write the golden outputs anew; review the diff
 gpu: $(VENV)/.installed-dev ## Run the tests that need a CUDA GPU
 	$(BIN)/python -m pytest -m gpu
 
-bench: $(VENV)/.installed-dev ## Measure start-up times, as ratios in one run
+bench: $(VENV)/.installed-dev ## Measure start-up and scans, as ratios in one run
 	$(BIN)/python tests/benchmarks/startup.py
+	$(BIN)/python tests/benchmarks/scans.py
 
 wheel-check: $(VENV)/.installed-dev ## Build the wheel and use it from another environment and folder
 	rm -rf build && mkdir -p build

@@ -84,6 +84,7 @@ def test_only_the_command_line_and_report_print() -> None:
         ["--help"],
         ["kvcache", "--help"],
         ["gradflow", "--help"],
+        ["ssm-bench", "--help"],
         ["kvcache"],
         ["kvcache", "--json"],
         ["kvcache", "llama-3.1-8b", "--per-layer", "--explain", "--csv"],
