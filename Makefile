@@ -41,6 +41,7 @@ bench: $(VENV)/.installed-dev ## Measure start-up and CPU speed, as ratios, into
 	@mkdir -p build/bench
 	$(BIN)/python tests/benchmarks/startup.py | tee build/bench/startup.csv
 	$(BIN)/python tests/benchmarks/kernels.py | tee build/bench/kernels.csv
+	$(BIN)/python tests/benchmarks/scans.py | tee build/bench/scans.csv
 
 wheel-check: $(VENV)/.installed-dev ## Build the wheel and use it from another environment and folder
 	rm -rf build/wheel && mkdir -p build/wheel

@@ -85,6 +85,7 @@ def test_only_the_command_line_and_report_print() -> None:
         ["kvcache", "--help"],
         ["gradflow", "--help"],
         ["attn-bench", "--help"],
+        ["ssm-bench", "--help"],
         ["kvcache"],
         ["kvcache", "--json"],
         ["kvcache", "llama-3.1-8b", "--per-layer", "--explain", "--csv"],
