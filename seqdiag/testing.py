@@ -8,6 +8,8 @@ def test_my_model():
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -25,23 +27,40 @@ def assert_gradient_reaches(
     Options are those of `seqdiag.gradflow`; `seq_len` is just long enough unless given. Raises
     `AssertionError` with the ratio and the horizon, `UsageError` if the module cannot be fed.
     """
+    if not 0 < min_ratio < math.inf:
+        raise UsageError(f"min_ratio: {min_ratio} is not a number above 0")
+    if options.get("seeds", 1) != 1 or options.get("by", "time") != "time":
+        raise UsageError("assert_gradient_reaches looks at one seed, by time")
     options.setdefault("seq_len", steps_back + 1)
+    if not isinstance(steps_back, int) or not 0 <= steps_back < options["seq_len"]:
+        raise UsageError(f"steps_back: {steps_back} is not a lag below seq_len")
     result = gradflow(model, **options)
     (row,) = [record for record in result.records if record["steps_back"] == steps_back]
-    ratio = row["grad_ratio"]
-    if isinstance(ratio, int | float) and ratio >= min_ratio:
+    last = result.records[-1]["grad_log10_norm"]
+    if _log10_ratio(row, last) >= math.log10(min_ratio):
         return
     held = [
         int(record["steps_back"] or 0)
         for record in result.records
-        if isinstance(record["grad_ratio"], int | float) and record["grad_ratio"] >= min_ratio
+        if _log10_ratio(record, last) >= math.log10(min_ratio)
     ]
+    ratio = row["grad_ratio"]
     shown = "no number" if ratio is None else f"{ratio:.3g}"
     note = f" ({row['note']})" if row["note"] else ""
     raise AssertionError(
         f"{type(model).__name__}: {steps_back} steps back the gradient is {shown} of the last "
-        f"step's, less than {min_ratio:g}{note}; it holds up to {max(held, default=0)} steps back"
+        f"step's, less than {min_ratio:g}{note}; {_up_to(held)}"
     )
+
+
+def _log10_ratio(record: Mapping[str, Any], last: Any) -> float:
+    """Returns log10 of the ratio to the last step, finite where the ratio itself overflows."""
+    log10 = record["grad_log10_norm"]
+    return -math.inf if log10 is None or last is None else log10 - last
+
+
+def _up_to(held: list[int]) -> str:
+    return f"it holds up to {max(held)} steps back" if held else "it holds nowhere"
 
 
 def assert_causal(model: nn.Module, **options: Any) -> None:

@@ -51,7 +51,7 @@ def gradflow(
     lengths: Annotated[
         str | None,
         typer.Option(
-            help="Of the sequences of a padded batch: the loss is at each one's last step.",
+            help="Of the sequences of a padded batch: each is measured from its own last step.",
             metavar="LIST",
         ),
     ] = None,

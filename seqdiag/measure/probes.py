@@ -39,10 +39,6 @@ class Profile:
     underflowed: list[bool]
     """Where the norm is below the dtype's range although there is, or may be, a gradient."""
 
-    def last(self, steps: int) -> Profile:
-        """Returns the profile of the last `steps` steps."""
-        return Profile(self.norms[-steps:], self.log10_norms[-steps:], self.underflowed[-steps:])
-
 
 def along_random(seed: int) -> Reduce:
     """Returns the loss along one random unit direction of the output, the same for every batch.
@@ -59,22 +55,23 @@ def along_random(seed: int) -> Reduce:
     return reduce
 
 
-def padded(run: Run, lengths: Sequence[int]) -> Run:
-    """Returns `run` over a padded batch, seen from the last valid step of each sequence.
+def in_padded_batch(run: Run, x: Tensor, lengths: Sequence[int], index: int) -> tuple[Run, Tensor]:
+    """Returns how to run one sequence of a padded batch, (1, L, D), and the sequence itself.
 
-    Sequence b of the inputs (B, T, D) is their last `lengths[b]` steps. The module gets it from
-    step 0 on with zeros after it; of its output, the last valid step comes last.
+    Sequence b of x (B, T, D) is its first `lengths[b]` steps; the rest of it is zeros. The module
+    sees the whole batch, the loss the last valid step of this sequence.
     """
+    steps = torch.arange(x.shape[1], device=x.device)
+    valid = steps < torch.tensor(lengths, device=x.device).unsqueeze(1)
+    batch = x * valid.unsqueeze(-1)
+    length = lengths[index]
 
-    def aligned(x: Tensor) -> Tensor:
-        gaps = [x.shape[1] - length for length in lengths]
-        starting = torch.stack(
-            [F.pad(row[gap:], (0, 0, 0, gap)) for row, gap in zip(x, gaps, strict=True)]
-        )
-        rows = zip(run(starting), gaps, strict=True)
-        return torch.stack([row.roll(gap, dims=0) for row, gap in rows])
+    def run_one(sequence: Tensor) -> Tensor:
+        whole = F.pad(sequence, (0, 0, 0, x.shape[1] - length))
+        rows = torch.cat([batch[:index], whole, batch[index + 1 :]])
+        return run(rows)[index : index + 1, :length]
 
-    return aligned
+    return run_one, x[index : index + 1, :length]
 
 
 def input_gradient(run: Run, x: Tensor, scale: float = 1.0, reduce: Reduce = torch.sum) -> Tensor:

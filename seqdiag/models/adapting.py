@@ -183,12 +183,19 @@ class _Embeddings:
 
     @contextlib.contextmanager
     def replaced_by(self, vectors: Tensor) -> Iterator[Tensor]:
-        """Puts `vectors` in the place of what they give."""
+        """Adds `vectors` minus its own value to what they give, so that gradients reach both.
+
+        The value stays that of `vectors`, which start as what the layers give.
+        """
         widths = [output.shape[-1] for output in self.found.values()]
         parts = dict(zip(self.found, torch.split(vectors, widths, dim=-1), strict=True))
 
         def replace(layer: nn.Module, inputs: Any, output: Any) -> Tensor | None:
-            return parts[layer] if self._embeds(inputs, output) else None
+            if not self._embeds(inputs, output):
+                return None
+            # In front of other hooks, and the layer's own weights keep their gradient.
+            replaced: Tensor = parts[layer] + (output - output.detach())
+            return replaced
 
         with _Hooks(list(self.found), replace):
             yield self._fresh()
@@ -212,7 +219,7 @@ class _Embeddings:
 
 
 class _Hooks:
-    """Forward hooks for the length of a `with` block."""
+    """Forward hooks, before any other, for the length of a `with` block."""
 
     def __init__(self, layers: list[nn.Module], hook: Callable[..., Any]) -> None:
         self._layers = layers
@@ -220,7 +227,9 @@ class _Hooks:
         self._handles: list[Any] = []
 
     def __enter__(self) -> None:
-        self._handles = [layer.register_forward_hook(self._hook) for layer in self._layers]
+        self._handles = [
+            layer.register_forward_hook(self._hook, prepend=True) for layer in self._layers
+        ]
 
     def __exit__(self, *exc: object) -> None:
         for handle in self._handles:

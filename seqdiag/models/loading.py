@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from seqdiag.errors import SeqdiagError, UnavailableError, UsageError
 
@@ -75,6 +76,22 @@ def open_module(
     if isinstance(inner, nn.Module):
         module, note = inner, "measured without torch.compile"
     return name or type(module).__name__, module, note
+
+
+def cast_module(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Casts a module in place: floats to `dtype`, complex numbers to those of its precision.
+
+    `module.to(dtype)` would drop imaginary parts, of rotary frequencies for instance.
+    """
+    complex_of = {torch.float64: torch.complex128, torch.float16: torch.complex32}
+
+    def cast(tensor: Tensor) -> Tensor:
+        if tensor.is_complex():
+            return tensor.to(complex_of.get(dtype, torch.complex64))
+        return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+    cast_all: nn.Module = module._apply(cast)  # type: ignore[no-untyped-call]
+    return cast_all
 
 
 def parse_arguments(pairs: Sequence[str]) -> dict[str, object]:

@@ -6,6 +6,7 @@ The letter stands for the layer in a pattern such as `mmmmmmma`.
 from __future__ import annotations
 
 import importlib
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,9 +70,15 @@ def build_mixer(name: str, width: int, options: dict[str, Any] | None = None) ->
     mixer_type = getattr(importlib.import_module(module), attribute)
     settings = {**_OPTIONS.get(name, {}), **(options or {})}
     try:
-        mixer: Mixer = mixer_type(width, **settings)
+        with warnings.catch_warnings():  # a width of no head is refused below
+            warnings.simplefilter("ignore")
+            mixer: Mixer = mixer_type(width, **settings)
     except TypeError as error:
         raise UsageError(f"{name}: {error}") from None
+    except ZeroDivisionError:
+        raise UsageError(f"--hidden: {width} is too narrow for {name}") from None
+    if getattr(mixer, "heads", 1) < 1 or getattr(mixer, "head_dim", 1) < 1:
+        raise UsageError(f"--hidden: {width} is too narrow for the heads of {name}")
     return mixer
 
 

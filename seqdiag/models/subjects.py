@@ -12,7 +12,7 @@ from seqdiag.errors import UsageError, unknown
 from seqdiag.models.block import Norm, NormType
 from seqdiag.models.mixer import Mixer
 from seqdiag.models.recurrent import GRU, LSTM, RNN, Init, LinearRecurrence, initialise
-from seqdiag.models.registry import MIXERS, build_mixer
+from seqdiag.models.registry import MIXERS, build_mixer, parse_pattern
 from seqdiag.models.stack import (
     Stack,
     StackSpec,
@@ -22,6 +22,7 @@ from seqdiag.models.stack import (
 )
 
 LINEAR = "linear"
+_ARTICLE = ("rnn", "lstm", "gru")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,23 +59,22 @@ def check_architectures(names: tuple[str, ...], options: SubjectOptions) -> None
     for name in names:
         if name not in known:
             raise unknown("--arch", name, known)
-    if options.forget_bias is not None and "lstm" not in names:
+    inside = {*names, *(parse_pattern(options.pattern) if options.pattern is not None else ())}
+    if options.forget_bias is not None and "lstm" not in inside:
         raise UsageError("--forget-bias is of lstm, which is not among --arch")
-    if options.nonlinearity != "tanh" and "rnn" not in names:
+    if options.nonlinearity != "tanh" and "rnn" not in inside:
         raise UsageError("--nonlinearity is of rnn, which is not among --arch")
-    if options.init != "default" and not {"rnn", "lstm", "gru"} & set(names):
+    if options.init != "default" and not {"rnn", "lstm", "gru"} & inside:
         raise UsageError("--init is of rnn, lstm and gru, none of which is among --arch")
     if options.stacks and names == (LINEAR,):
         raise UsageError("--depth and --norm stack layers; linear is one by itself")
-    if options.pattern is not None:
-        StackSpec(options.pattern).layers  # noqa: B018 - raises for an unknown letter
 
 
 def subject_names(names: tuple[str, ...], options: SubjectOptions) -> list[str]:
     """Returns the subjects in order: one for each multiplier of `linear`, and the pattern last."""
     subjects = []
     for name in names:
-        subjects += [f"linear({a:g})" for a in options.multipliers] if name == LINEAR else [name]
+        subjects += [_linear(a) for a in options.multipliers] if name == LINEAR else [name]
     return subjects + ([options.pattern] if options.pattern is not None else [])
 
 
@@ -83,22 +83,42 @@ def draw_subjects(
 ) -> tuple[Tensor, dict[str, Mixer]]:
     """Returns inputs (B, T, D) and the layers by subject name, all in float32.
 
-    One stream seeded by `seed`: the inputs first, then the layers in the order of `names`. Torch's
-    own layers draw from the global stream, which is left as it was.
+    One stream seeded by `seed` draws the inputs, then rnn, lstm and gru, asked for or not, as the
+    articles do; any other layer is drawn as if it stood alone after the inputs. So a subject does
+    not depend on the others. The global stream is left as it was.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         x = torch.randn(batch, seq_len, options.width)
+        start = torch.get_rng_state()
+        articles = {} if options.stacks else _draw_until(_ARTICLE, names, options)
         layers: dict[str, Mixer] = {}
         for name in names:
-            if name == LINEAR:
+            torch.set_rng_state(start)
+            if name in articles:
+                layers[name] = articles[name]
+            elif name == LINEAR:
                 for a in options.multipliers:
-                    layers[f"linear({a:g})"] = LinearRecurrence(options.width, a)
+                    layers[_linear(a)] = LinearRecurrence(options.width, a)
             else:
                 layers[name] = _draw(name, options)
         if options.pattern is not None:
+            torch.set_rng_state(start)
             layers[options.pattern] = _stack(StackSpec(options.pattern), options)
     return x, layers
+
+
+def _draw_until(
+    order: tuple[str, ...], names: tuple[str, ...], options: SubjectOptions
+) -> dict[str, Mixer]:
+    """Returns the layers of `order` up to the last one asked for, drawn one after the other."""
+    last = max((order.index(name) for name in names if name in order), default=-1)
+    return {name: _draw(name, options) for name in order[: last + 1]}
+
+
+def _linear(multiplier: float) -> str:
+    short = f"{multiplier:g}"
+    return f"linear({short})" if float(short) == multiplier else f"linear({multiplier!r})"
 
 
 def _draw(name: str, options: SubjectOptions) -> Mixer:

@@ -200,14 +200,26 @@ def test_a_padded_batch_is_measured_from_each_last_valid_step() -> None:
     lengths = (9, 4, 12)
     result = seqdiag.gradflow(model, lengths=lengths, seq_len=15, reduce="sum", d_in=8)
     x = torch.randn(3, 15, 8, generator=torch.Generator().manual_seed(0)).double()
-    squares = torch.zeros(12)
-    for row, length in zip(x, lengths, strict=True):
-        alone = row[-length:].unsqueeze(0).requires_grad_()
+    for index, length in enumerate(lengths):
+        alone = x[index : index + 1, :length].clone().requires_grad_()
         (gradient,) = torch.autograd.grad(model(alone)[0][:, -1].sum(), alone)
-        squares[-length:] += gradient[0].square().sum(-1)
-    measured = [row["grad_norm"] for row in result.records]
-    assert [row["steps_back"] for row in result.records] == list(range(11, -1, -1))
-    assert measured == pytest.approx(squares.sqrt().tolist(), rel=1e-6)
+        mine = [row for row in result.records if row["subject"] == f"GRU[{index}]"]
+        assert [row["steps_back"] for row in mine] == list(range(length - 1, -1, -1))
+        norms = gradient[0].norm(dim=-1)
+        assert [row["grad_norm"] for row in mine] == pytest.approx(norms.tolist(), rel=1e-9)
+        assert [row["grad_ratio"] for row in mine] == pytest.approx((norms / norms[-1]).tolist())
+
+
+def test_padding_is_seen_by_what_looks_ahead() -> None:
+    torch.manual_seed(0)
+    model = nn.GRU(8, 8, batch_first=True, bidirectional=True).double()
+    padded = seqdiag.gradflow(model, lengths=(5,), seq_len=9, d_in=8, reduce="sum").records
+    x = torch.randn(1, 9, 8, generator=torch.Generator().manual_seed(0)).double()
+    x[:, 5:] = 0
+    x.requires_grad_()
+    (gradient,) = torch.autograd.grad(model(x)[0][:, 4].sum(), x)
+    expected = gradient[0, :5].norm(dim=-1).tolist()
+    assert [row["grad_norm"] for row in padded] == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize(

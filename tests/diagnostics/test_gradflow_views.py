@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
+import statistics
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import seqdiag
 from seqdiag.diagnostics.gradflow import GradflowSpec, gradflow
 from seqdiag.errors import UsageError
 from seqdiag.measure.jacobian import jacobian_profile, recurrent_weights
 from seqdiag.measure.layers import find_layers, layer_gradients
 from seqdiag.measure.logits import softmax_health
 from seqdiag.measure.lyapunov import step_jacobians, trajectory
+from seqdiag.models.loading import build_model
 from seqdiag.models.recurrent import RNN
 from seqdiag.models.registry import MIXERS
 from seqdiag.models.stack import architecture_names
@@ -42,18 +45,20 @@ def test_every_architecture_over_time(name: str) -> None:
 def test_orders_of_magnitude_between_architectures() -> None:
     """Gradient 50 steps back against the last step, at init, width 32: medians over 20 draws of
     pre-LN stacks of two are 8e-3 (attention), 8e-3 (linear attention), 2e-2 (delta), 7e-6 (Mamba);
-    one draw lies within a factor of ten of them, the RNN's and the LSTM's within a hundred."""
+    one draw lies within a factor of ten of them, as do the medians of RNN and LSTM over five."""
     stacked = {r["subject"]: r for r in rows(
         arch=("attention", "linear-attention", "delta", "mamba"), depth=2, steps_back=(50,),
     )}  # fmt: skip
     medians = {"attention": 7.8e-3, "linear-attention": 7.7e-3, "delta": 2e-2, "mamba": 7e-6}
     for name, median in medians.items():
         assert abs(math.log10(stacked[name]["grad_ratio"] / median)) < 1, name
-    bare = {r["subject"]: r for r in rows(arch=("lstm", "rnn", "tcn"), steps_back=(50,))}
-    assert abs(math.log10(bare["lstm"]["grad_ratio"] / 2e-11)) < 2
-    assert abs(math.log10(bare["rnn"]["grad_ratio"] / 2e-17)) < 2
-    assert bare["tcn"]["grad_norm"] == 0
-    assert "exactly zero" in bare["tcn"]["note"]
+    bare = rows(arch=("lstm", "rnn", "tcn"), steps_back=(50,), seeds=5)
+    for name, median in {"lstm": 2e-11, "rnn": 2e-17}.items():
+        ratios = [r["grad_ratio"] for r in bare if r["subject"] == name]
+        assert abs(math.log10(statistics.median(ratios) / median)) < 1, name
+    for row in (r for r in bare if r["subject"] == "tcn"):
+        assert row["grad_norm"] == 0
+        assert "exactly zero" in row["note"]
 
 
 def test_a_random_direction_does_not_cancel() -> None:
@@ -90,7 +95,7 @@ def test_layer_gradients_are_autograds() -> None:
         torch.nn.Linear(3, 4), torch.nn.Linear(4, 4), torch.nn.Linear(4, 2)
     ).double()
     x = torch.randn(2, 5, 3, dtype=torch.float64)
-    found = layer_gradients(net, x, find_layers(net), torch.sum)
+    found = layer_gradients(net, x, net, torch.sum)
     assert found.names == ["0", "1", "2"]
     first = net[0](x)
     second = net[1](first)
@@ -199,3 +204,122 @@ def test_patterns_and_depth() -> None:
     assert last["subject"] == "mma"
     records = rows(by="layer", pattern="mma", depth=6, seq_len=9)
     assert len(records) == 6
+
+
+class Awkward(torch.nn.Module):
+    """Writes into what its layers gave, and calls one of them twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.twice = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x).relu_()
+        return self.twice(self.twice(x).tanh_())
+
+
+def test_what_is_written_over_and_called_twice() -> None:
+    torch.manual_seed(0)
+    model = Awkward().double()
+    found = seqdiag.gradflow(model, by="layer", seq_len=7, reduce="sum", d_in=4, batch=2)
+    x = torch.randn(2, 7, 4, generator=torch.Generator().manual_seed(0)).double()
+    first = model.first(x)
+    once = model.twice(first.relu())
+    loss = model.twice(once.tanh())[:, -1].sum()
+    by_hand = torch.autograd.grad(loss, [first, once, model.twice.weight, model.twice.bias])
+    assert [r["name"] for r in found.records] == ["first", "twice call 1", "twice call 2"]
+    norms = [r["grad_norm"] for r in found.records[:2]]
+    assert norms == pytest.approx([g.norm().item() for g in by_hand[:2]])
+    weights = math.hypot(by_hand[2].norm().item(), by_hand[3].norm().item())
+    assert found.records[1]["weight_grad_norm"] == pytest.approx(weights)
+
+
+def test_an_embedding_has_the_gradient_of_its_output_and_weights() -> None:
+    model: Any = build_model(f"{MODELS}:tiny_lm", {}).double()
+    found = seqdiag.gradflow(model, by="layer", seq_len=6, reduce="sum", batch=2)
+    tokens = torch.randint(50, (2, 6), generator=torch.Generator().manual_seed(0))
+    vectors = model.embedding(tokens)
+    loss = model.head(model.core(vectors)[0])[:, -1].sum()
+    by_hand = torch.autograd.grad(loss, [vectors, model.embedding.weight])
+    row = found.records[0]
+    assert row["name"] == "embedding"
+    assert row["grad_norm"] == pytest.approx(by_hand[0].norm().item())
+    assert row["weight_grad_norm"] == pytest.approx(by_hand[1].norm().item())
+
+
+class Experts(torch.nn.Module):
+    """Two blocks, each a mixture of layers side by side."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([expert(x) for expert in self.experts]).sum(0)
+
+
+def test_layers_side_by_side_have_no_depth() -> None:
+    found = seqdiag.gradflow(Experts(), by="layer", seq_len=6)
+    assert len(found.records) == 3
+    assert "side by side" in found.records[0]["note"]
+    assert "no depth" in found.findings[0]
+
+
+def test_the_outermost_list_is_the_depth() -> None:
+    """The lists inside a block may be longer than the list of blocks."""
+    blocks = [torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(5))) for _ in range(2)]
+    assert list(find_layers(torch.nn.Sequential(*blocks))) == ["0", "1"]
+    assert [r["name"] for r in rows(by="layer", arch=("transformer",), depth=1)] == ["blocks.0"]
+
+
+@pytest.mark.parametrize(("layout", "shape"), [("tbd", (7, 3, 4)), ("btd", (3, 7, 4))])
+def test_cells_find_the_time_axis(layout: Any, shape: tuple[int, ...]) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    found = seqdiag.gradflow(model, by="cell", seq_len=7, batch=3, layout=layout, d_in=4)
+    assert [r["step"] for r in found.records] == 2 * list(range(7))
+    last = [r["grad_norm"] for r in found.records[:7]]
+    assert last[:-1] == [0.0] * 6
+    assert last[-1] > 0
+
+
+def test_every_mixer_has_cells() -> None:
+    for row in rows(by="cell", arch=tuple(MIXERS), seq_len=5, hidden=8, steps_back=(0,)):
+        assert row["step"] in (4, None)
+
+
+class Rotating(torch.nn.Module):
+    """A complex rotation a step, as rotary frequencies are: it neither shrinks nor grows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("turn", torch.exp(1j * torch.arange(1, 5) / 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h, outputs = torch.zeros_like(x[:, 0]).to(self.turn), []
+        for x_t in x.unbind(1):
+            h = h * self.turn + x_t
+            outputs.append(torch.view_as_real(h).flatten(1))
+        return torch.stack(outputs, 1)
+
+
+def test_complex_buffers_keep_their_imaginary_part() -> None:
+    ratios = [r["grad_ratio"] for r in seqdiag.gradflow(Rotating(), seq_len=9, d_in=4).records]
+    turn = Rotating().turn.to(torch.complex128)
+    x = torch.zeros(1, 9, 4, dtype=torch.float64, requires_grad=True)
+    h = sum(x[:, t] * turn ** (8 - t) for t in range(9))
+    direction = torch.randn(8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    loss = (torch.view_as_real(h).flatten(1) * direction / direction.norm()).sum()
+    norms = torch.autograd.grad(loss, x)[0][0].norm(dim=-1)
+    assert ratios == pytest.approx((norms / norms[-1]).tolist(), rel=1e-6)
+
+
+def test_widths_that_are_too_narrow_are_said() -> None:
+    for name in ("retention", "attention", "mamba2", "gla"):
+        with pytest.raises(UsageError, match="too narrow"):
+            rows(arch=(name,), hidden=1)
+
+
+@pytest.mark.parametrize("by", ["jacobian", "logits"])
+def test_views_of_float64_refuse_another_dtype(by: Any) -> None:
+    with pytest.raises(UsageError, match="float64"):
+        rows(arch=("rnn",), by=by, dtype="float16")

@@ -48,18 +48,22 @@ def test_split_at_an_odd_point(name: str) -> None:
     torch.testing.assert_close(layer(x), torch.cat([first, second], 1), rtol=1e-12, atol=1e-14)
 
 
-def test_one_stream_in_the_order_listed() -> None:
+def test_a_subject_does_not_depend_on_the_others() -> None:
+    """The articles' stream: inputs, RNN, LSTM, GRU; any other layer right after the inputs."""
     torch.manual_seed(5)
     x = torch.randn(2, 9, 4)
-    modules = [nn.GRU(4, 4), nn.RNN(4, 4)]
+    rnn, _, gru = nn.RNN(4, 4), nn.LSTM(4, 4), nn.GRU(4, 4)
     before = torch.random.get_rng_state()
     drawn, layers = draw_subjects(("gru", "linear", "rnn"), SubjectOptions(4), 2, 9, 5)
     assert torch.equal(torch.random.get_rng_state(), before), "the global stream is left alone"
     assert torch.equal(drawn, x)
     assert list(layers) == ["gru", "linear(0.9)", "linear(0.99)", "linear(1)", "linear(1.1)", "rnn"]
-    for name, module in zip(("gru", "rnn"), modules, strict=True):
+    for name, module in (("gru", gru), ("rnn", rnn)):
         for ours, theirs in zip(layers[name].parameters(), module.parameters(), strict=True):
             assert torch.equal(ours, theirs)
+    alone = draw_subjects(("mamba",), SubjectOptions(8), 2, 9, 5)[1]["mamba"].state_dict()
+    beside = draw_subjects(("lstm", "mamba"), SubjectOptions(8), 2, 9, 5)[1]["mamba"].state_dict()
+    assert all(torch.equal(alone[name], beside[name]) for name in alone)
 
 
 def test_forget_bias_is_effective_and_leaves_the_rest() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from seqdiag.diagnostics.gradflow.spec import GradflowSpec
 from seqdiag.diagnostics.gradflow.subjects import Subject
-from seqdiag.measure.layers import LayerGradients, find_layers, layer_gradients
+from seqdiag.measure.layers import LayerGradients, layer_gradients
 from seqdiag.measure.probes import step_norms
 from seqdiag.report.result import PlotSpec
 from seqdiag.report.schema import Status, column
@@ -24,6 +25,7 @@ PLOT = PlotSpec(
 )
 _LOG10_2 = 0.3010299956639812
 _VANISHED = 1e-2
+SIDE_BY_SIDE = "the layers stand side by side: the last does not depend on the first"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class LayerRow:
     layer: int = column("from 0, the input side", identity=True)
     name: str = column("the layer in the module", identity=True)
     grad_norm: float | None = column("norm of d loss / d output of the layer")
-    grad_log10_norm: float | None = column("log10 of it", unit="log10")
+    grad_log10_norm: float | None = column("log10 of it, empty where exactly zero", unit="log10")
     grad_ratio: float | None = column("grad_norm / grad_norm of the last layer")
     weight_grad_norm: float | None = column("norm of d loss / d weights of the layer")
     weight_grad_ratio: float | None = column("weight_grad_norm / that of the last layer")
@@ -59,7 +61,7 @@ def gradients(spec: GradflowSpec, subject: Subject) -> LayerGradients:
     """Returns the gradients of a subject in the dtype asked for."""
     cast, run, x = subject.fed_as(getattr(torch, spec.dtype))
     with cast.guarded():
-        return layer_gradients(run, x, find_layers(cast.module), cast.reduce)
+        return layer_gradients(run, x, cast.module, cast.reduce)
 
 
 def rows(spec: GradflowSpec, subjects: Iterator[Subject]) -> Iterator[LayerRow]:
@@ -68,19 +70,26 @@ def rows(spec: GradflowSpec, subjects: Iterator[Subject]) -> Iterator[LayerRow]:
         found = gradients(spec, subject)
         norms, logs = zip(*(_whole_norm(g) for g in found.outputs), strict=True)
         for index, name in enumerate(found.names):
-            finite = torch.isfinite(torch.tensor([norms[index], norms[-1]])).all()
+            finite = math.isfinite(norms[index]) and math.isfinite(norms[-1])
+            notes = [found.notes[index]]
+            if not finite:
+                notes.append("the gradient is not a number")
+            elif norms[index] == 0:
+                notes.append("exactly zero: no gradient reaches this layer")
+            if not found.chained and index == 0 and len(norms) > 1:
+                notes.append(SIDE_BY_SIDE)
             yield LayerRow(
                 subject=subject.name,
                 seed=subject.seed,
                 layer=index,
                 name=name,
                 grad_norm=norms[index],
-                grad_log10_norm=logs[index] * _LOG10_2,
+                grad_log10_norm=logs[index] * _LOG10_2 if norms[index] else None,
                 grad_ratio=_ratio(norms[index], norms[-1]),
                 weight_grad_norm=found.weights[index],
                 weight_grad_ratio=_ratio(found.weights[index], found.weights[-1]),
                 status="ok" if finite else "nonfinite",
-                note="" if finite else "the gradient is not a number",
+                note="; ".join(filter(None, notes)),
             )
 
 
@@ -90,8 +99,12 @@ def conclude(spec: GradflowSpec, rows: Sequence[LayerRow]) -> list[str]:
     for subject in dict.fromkeys(row.subject for row in rows):
         mine = [row for row in rows if row.subject == subject and row.seed == spec.seed]
         first, last = mine[0], mine[-1]
-        if first.grad_ratio is None:
-            findings.append(f"{subject}: there is no ratio: the last layer has no gradient.")
+        if SIDE_BY_SIDE in first.note or len(mine) == 1:
+            why = SIDE_BY_SIDE if len(mine) > 1 else "it is one layer"
+            findings.append(f"{subject}: {why}, so there is no depth to cross.")
+            continue
+        if first.grad_ratio is None or not math.isfinite(first.grad_ratio):
+            findings.append(f"{subject}: there is no ratio: {_without(last)}.")
             continue
         when = f"after {spec.after_steps} steps" if spec.after_steps else "at init"
         findings.append(
@@ -103,8 +116,19 @@ def conclude(spec: GradflowSpec, rows: Sequence[LayerRow]) -> list[str]:
     return findings
 
 
+def _without(last: LayerRow) -> str:
+    if last.status == "nonfinite":
+        return "the gradient is not a number"
+    return "the last layer has no gradient"
+
+
 def _about_post_norm(spec: GradflowSpec, rows: Sequence[LayerRow]) -> str:
     vanished = any(row.grad_ratio is not None and row.grad_ratio < _VANISHED for row in rows)
+    if vanished and spec.after_steps == 0:
+        return (
+            "A post-norm gradient seldom vanishes at init; here it does already: see whether more "
+            "--hidden or --seq-len changes that."
+        )
     if spec.after_steps == 0:
         return (
             '"Post-LN gradients vanish at depth" is half right: at init they do not; a few steps '
@@ -112,8 +136,8 @@ def _about_post_norm(spec: GradflowSpec, rows: Sequence[LayerRow]) -> str:
         )
     if vanished:
         return (
-            '"Post-LN gradients vanish at depth" is half right: these vanished in the first steps '
-            "without warm-up, not at init."
+            '"Post-LN gradients vanish at depth" is half right: it is steps without warm-up that '
+            "make them vanish; without --after-steps the same stack is shown at init."
         )
     return "The post-norm gradient survived these steps; try more of them or a larger --lr."
 

@@ -131,11 +131,11 @@ def _summary(spec: GradflowSpec, one: Measured) -> SummaryRow:
     return SummaryRow(
         subject=one.subject,
         seed=one.seed,
-        seq_len=spec.seq_len,
+        seq_len=one.steps or spec.seq_len,
         decay_per_step_ratio=decay,
         horizon_steps=reached,
         lyapunov_per_step=one.lyapunov,
-        reaches_start=None if reached is None else reached == spec.steps - 1,
+        reaches_start=None if reached is None else reached == one.steps - 1,
         status=status,
         note=note,
     )
@@ -152,9 +152,9 @@ def _limits(spec: GradflowSpec, one: Measured) -> str:
         return "the last step itself has no gradient"
     parts = []
     if lost:
-        parts.append(f"{lost} of {spec.steps} steps underflow in {spec.dtype}")
+        parts.append(f"{lost} of {one.steps} steps underflow in {spec.dtype}")
     if unseen:
-        parts.append(f"{unseen} of {spec.steps} steps are exactly zero")
+        parts.append(f"{unseen} of {one.steps} steps are exactly zero")
     return "; ".join(parts)
 
 
@@ -171,11 +171,11 @@ def _spread(spec: GradflowSpec, subject: str, summaries: Sequence[SummaryRow]) -
         subject,
         spec.seed,
         spec.seeds,
-        spec.seq_len,
+        summaries[0].seq_len,
         *decay,
         *reached,
         *lyapunov,
-        reaches_start=None if reached[0] is None else reached[0] >= spec.steps - 1,
+        reaches_start=None if reached[0] is None else reached[0] >= summaries[0].seq_len - 1,
         status=failed[0].status if failed else "ok",
         note="; ".join(notes),
     )

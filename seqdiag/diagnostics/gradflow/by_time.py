@@ -50,13 +50,15 @@ def row_type(spec: GradflowSpec) -> type:
 
 
 def count(spec: GradflowSpec) -> int:
-    return spec.n_subjects * spec.seeds * len(_lags(spec))
+    lengths = spec.lengths or (spec.seq_len,)
+    return spec.n_subjects * spec.seeds * sum(len(_lags(spec, steps)) for steps in lengths)
 
 
 def headline(spec: GradflowSpec) -> Callable[[TimeRow], bool]:
     """Returns which rows a table shows: lags 0, 1, 2, 5, 10, 20, 50 ... and the first step."""
     lags = {m * 10**e for m in (1, 2, 5) for e in range(9)}
-    lags |= {0, _ARTICLE_LAG, spec.steps - 1, *(spec.steps_back or ())}
+    lags |= {0, _ARTICLE_LAG, *(steps - 1 for steps in spec.lengths or (spec.seq_len,))}
+    lags |= set(spec.steps_back or ())
     return lambda row: row.steps_back in lags
 
 
@@ -64,15 +66,14 @@ def rows(spec: GradflowSpec, subjects: Iterator[Subject]) -> Iterator[TimeRow]:
     """Yields the steps from first to last."""
     for one in profiles(spec, subjects):
         lost = sum(one.profile.underflowed) if one.profile else 0
-        for lag in sorted(_lags(spec), reverse=True):
-            step = spec.steps - 1 - lag
+        steps = one.steps or spec.seq_len
+        for lag in sorted(_lags(spec, steps), reverse=True):
+            step = steps - 1 - lag
             norm, log10, ratio, status, note = None, None, None, one.status, one.note
             if one.profile is not None:
                 norm, log10, ratio, status, note = _read(one.profile, step, spec, lost)
                 note = "; ".join(filter(None, (one.note, note)))
-            yield TimeRow(
-                one.subject, one.seed, spec.seq_len, step, lag, norm, log10, ratio, status, note
-            )
+            yield TimeRow(one.subject, one.seed, steps, step, lag, norm, log10, ratio, status, note)
 
 
 def conclude(spec: GradflowSpec, rows: Sequence[TimeRow]) -> list[str]:
@@ -99,8 +100,9 @@ def conclude(spec: GradflowSpec, rows: Sequence[TimeRow]) -> list[str]:
     return findings
 
 
-def _lags(spec: GradflowSpec) -> Sequence[int]:
-    return range(spec.steps) if spec.steps_back is None else spec.steps_back
+def _lags(spec: GradflowSpec, steps: int) -> Sequence[int]:
+    """Returns the lags to show of a sequence; one that is shorter has not all of those wanted."""
+    return range(steps) if spec.steps_back is None else [n for n in spec.steps_back if n < steps]
 
 
 def _read(
@@ -114,9 +116,10 @@ def _read(
     shown = log10 if math.isfinite(log10) else None
     if profile.underflowed[step]:
         where = "a float64" if spec.dtype != "float64" else "a rescaled"
-        note = f"{lost} of {spec.steps} steps underflow to zero in {spec.dtype}"
+        of = f"{lost} of {len(profile.norms)} steps underflow"
+        note = f"{of} to zero in {spec.dtype}"
         if any(profile.norms[i] > 0 for i, under in enumerate(profile.underflowed) if under):
-            note = f"{lost} of {spec.steps} steps underflow (zero or subnormal) in {spec.dtype}"
+            note = f"{of} (zero or subnormal) in {spec.dtype}"
         if shown is None:
             return norm, None, ratio, "ok", f"{note}; here below 1e-570, or no gradient at all"
         return norm, shown, ratio, "ok", f"{note}; log10 is from {where} pass"
@@ -142,7 +145,7 @@ def _reach(subject: str, rows: Sequence[TimeRow], spec: GradflowSpec) -> str:
     if reached is None:
         return f"{subject}: the last step itself has no gradient."
     slope = f", x{factor:.3g} per step" if factor is not None else ""
-    whole = " (the whole sequence)" if reached == spec.steps - 1 else ""
+    whole = " (the whole sequence)" if reached == len(rows) - 1 else ""
     return (
         f"{subject}: at least {spec.horizon_ratio:g} of the last step's gradient reaches "
         f"{reached} steps back{whole}{slope}."

@@ -14,9 +14,7 @@ from seqdiag.errors import SeqdiagError, is_memory
 from seqdiag.measure.lyapunov import leading_exponent
 from seqdiag.measure.probes import (
     Profile,
-    Run,
     input_gradient,
-    padded,
     profile_as,
     profile_float64,
     profiles_side_by_side,
@@ -37,6 +35,11 @@ class Measured:
     lyapunov: float | None = None
     status: Status = "ok"
     note: str = ""
+
+    @property
+    def steps(self) -> int:
+        """How many steps the sequence has; 0 if nothing was measured."""
+        return 0 if self.profile is None else len(self.profile.norms)
 
 
 def profiles(spec: GradflowSpec, subjects: Iterator[Subject]) -> Iterator[Measured]:
@@ -87,22 +90,15 @@ def _profile(subject: Subject, spec: GradflowSpec) -> Profile:
 
     def measure_exactly() -> Profile:
         exact, run, x = subject.fed_as(torch.float64)
-        recurrent = exact.recurrent if spec.lengths is None else None
         with subject.guarded():
-            return profile_float64(_ending(run, spec), x, recurrent, subject.reduce)
+            return profile_float64(run, x, exact.recurrent, subject.reduce)
 
     if dtype == torch.float64:
-        profile = measure_exactly()
-    else:
-        _, run, x = subject.fed_as(dtype)
-        with subject.guarded():
-            gradient = input_gradient(_ending(run, spec), x, reduce=subject.reduce)
-        profile = profile_as(gradient, measure_exactly)
-    return profile.last(spec.steps)
-
-
-def _ending(run: Run, spec: GradflowSpec) -> Run:
-    return run if spec.lengths is None else padded(run, spec.lengths)
+        return measure_exactly()
+    _, run, x = subject.fed_as(dtype)
+    with subject.guarded():
+        gradient = input_gradient(run, x, reduce=subject.reduce)
+    return profile_as(gradient, measure_exactly)
 
 
 def _lyapunov(subject: Subject) -> float | None:

@@ -39,7 +39,7 @@ class GradflowSpec:
     steps_back: tuple[int, ...] | None = None
     """The lags to show; None for all."""
     lengths: tuple[int, ...] | None = None
-    """Of the sequences of a padded batch; the loss is at each one's last step."""
+    """Of the sequences of a padded batch; each is measured from its own last step."""
     horizon_ratio: float = 1e-3
     seed: int = 0
     seeds: int = 1
@@ -117,6 +117,8 @@ class GradflowSpec:
             raise UsageError("--model and --hf exclude each other")
         if self.model is None and self.hf is None:
             check_architectures(self.architectures, self.subject_options)
+        if self.by in ("jacobian", "logits") and self.dtype != "float64":
+            raise UsageError(f"--dtype: --by {self.by} is computed in float64, not {self.dtype}")
         if self.dtype not in DTYPES:
             raise UsageError(f"--dtype: {self.dtype!r} is not one of {', '.join(DTYPES)}")
         if self.lengths is not None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from seqdiag.diagnostics.gradflow.spec import GradflowSpec
-from seqdiag.measure.probes import Reduce, Run, along_random
+from seqdiag.measure.probes import Reduce, Run, along_random, in_padded_batch
 from seqdiag.measure.training import train_to_copy
 from seqdiag.models.adapting import Feeding, feed
-from seqdiag.models.loading import open_module, user_code
+from seqdiag.models.loading import cast_module, open_module, user_code
 from seqdiag.models.recurrent import Recurrent
 from seqdiag.models.subjects import draw_subjects
 
@@ -51,7 +51,7 @@ class Subject:
         except Exception:  # locks, cached tensors: a module built for us alone may change
             module = self.module
         with user_code(f"casting the module to {dtype}"):
-            module = module.to(dtype)
+            module = cast_module(module, dtype)
         return dataclasses.replace(self, module=module)
 
     def fed(self) -> tuple[Run, Tensor]:
@@ -80,7 +80,19 @@ def subjects(
             run, x = subject.fed()
             with subject.guarded():
                 train_to_copy(subject.module, run, x, spec.after_steps, spec.lr)
-        yield subject
+        yield from [subject] if spec.lengths is None else _sequences(subject, spec.lengths)
+
+
+def _sequences(subject: Subject, lengths: Sequence[int]) -> Iterator[Subject]:
+    """Yields the sequences of a padded batch, each to be measured to its own last step."""
+    for index in range(len(lengths)):
+
+        def feed_one(
+            module: nn.Module, dtype: torch.dtype, index: int = index
+        ) -> tuple[Run, Tensor]:
+            return in_padded_batch(*subject.feed(module, dtype), lengths, index)
+
+        yield dataclasses.replace(subject, name=f"{subject.name}[{index}]", feed=feed_one)
 
 
 def _built_in(spec: GradflowSpec, device: torch.device) -> Iterator[Subject]:
@@ -123,8 +135,9 @@ def _own_module(
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             name, module, note = open_module(spec.model, spec.model_arg, spec.hf, given)
-            if given is not None:
-                module = copy.deepcopy(module)
+            if given is not None or spec.after_steps:  # the user's stays as it was
+                with user_code("copying the module"):
+                    module = copy.deepcopy(module)
             module = module.to(device).train(spec.train_mode)
             reduce = _reduce(spec, module, seed)
             yield Subject(name, seed, module, feed_module, reduce, own=True, note=note)

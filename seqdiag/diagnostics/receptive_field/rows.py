@@ -33,7 +33,7 @@ from seqdiag.measure.connections import (
 )
 from seqdiag.measure.reach import shortest_window
 from seqdiag.measure.replacement import few_threads
-from seqdiag.models.loading import user_code
+from seqdiag.models.loading import cast_module, user_code
 from seqdiag.predict.receptive_field import Field, predict_field
 from seqdiag.report.schema import Status
 
@@ -212,7 +212,7 @@ def _effective(
     if not spec.effective:
         return None, None, None
     subject = measured.subject
-    module = copy.deepcopy(subject.module).double()
+    module = cast_module(copy.deepcopy(subject.module), torch.float64)
     fed = subject.fed(spec, measured.seq_len, _DRAWS, device, module, alike=False)
     with subject.guarded():
         mass = gradient_mass(fed.run, fed.inputs, output, spec.seed)
