@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -109,3 +111,50 @@ def test_step_matches_forward() -> None:
         assert_step_matches_forward(Forgetful(), width=4)
     with pytest.raises(UsageError, match="has no init_state and no step"):
         assert_step_matches_forward(nn.Linear(4, 4), width=4)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"by": "foo"}, "--by: 'foo' is not one of time, summary"),
+        ({"steps_back": [-1]}, "a whole number from 0"),
+        ({"steps_back": 5}, "is not a list"),
+        ({"steps_back": []}, "is not a list"),
+        ({"lengths": [0]}, "a whole number from 1"),
+        ({"seq_len": 2.5}, "--seq-len: 2.5"),
+        ({"seeds": 0}, "--seeds: 0"),
+        ({"seed": 2**70}, "--seed"),
+        ({"hidden": True}, "--hidden: True"),
+        ({"reduce": "max"}, "sum, random"),
+        ({"arch": "rnn"}, "is not a list, each text"),
+        ({"lr": float("nan")}, "--lr: nan is not a number"),
+        ({"forget_bias": "2"}, "a number"),
+        ({"train_mode": 1}, "True or False"),
+    ],
+)
+def test_options_from_python_are_checked(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        seqdiag.gradflow(**{"seq_len": 9, **options})
+    assert words in caught.value.message
+
+
+def test_what_is_no_module_is_refused() -> None:
+    for given in (3, nn.Linear, lambda x: x):
+        with pytest.raises(UsageError, match="is not a torch"):
+            seqdiag.gradflow(given)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="--ctx"):
+        seqdiag.kvcache(ctx=[0])
+
+
+def test_an_exploding_gradient_reaches() -> None:
+    class Growing(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            h, out = torch.zeros_like(x[:, 0]), []
+            for x_t in x.unbind(1):
+                h = 1e4 * h + x_t
+                out.append(h)
+            return torch.stack(out, 1)
+
+    assert_gradient_reaches(Growing(), steps_back=100)
+    with pytest.raises(UsageError, match="min_ratio"):
+        assert_gradient_reaches(Growing(), steps_back=3, min_ratio=float("nan"))

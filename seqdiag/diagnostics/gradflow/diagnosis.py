@@ -17,6 +17,7 @@ from seqdiag.diagnostics.gradflow import (
 )
 from seqdiag.diagnostics.gradflow.spec import GradflowSpec, View
 from seqdiag.diagnostics.gradflow.subjects import subjects
+from seqdiag.errors import UsageError
 from seqdiag.measure.device import resolve_device
 from seqdiag.report.result import Diagnosis
 
@@ -37,6 +38,8 @@ def gradflow(spec: GradflowSpec, module: nn.Module | None = None) -> Diagnosis:
     Raises `UsageError` for options that do not fit each other or a module that cannot be built or
     fed, `UnavailableError` for an absent device.
     """
+    if module is not None and not isinstance(module, nn.Module):
+        raise UsageError(f"gradflow: {module!r:.60} is not a torch.nn.Module")
     spec.check(module is not None)
     device, label = resolve_device(spec.device)
     view = VIEWS[spec.by]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from seqdiag.checking import check_types
 from seqdiag.errors import UsageError
 from seqdiag.models.adapting import InputKind, Layout
 from seqdiag.models.block import Norm, NormType
@@ -73,11 +74,6 @@ class GradflowSpec:
         return self.batch or (8 if self.by in ("layer", "cell") else 1)
 
     @property
-    def steps(self) -> int:
-        """How many steps a loss can look back over, with its own."""
-        return self.seq_len if self.lengths is None else max(self.lengths)
-
-    @property
     def architectures(self) -> tuple[str, ...]:
         if self.arch is None and self.pattern is not None:
             return ()
@@ -112,6 +108,7 @@ class GradflowSpec:
 
         `given` says that the subject is a module at hand rather than an option.
         """
+        check_types(self, zero=("seed", "after_steps", "steps_back"))
         self._check_nothing_ignored(given or self.model is not None or self.hf is not None)
         if given + (self.model is not None) + (self.hf is not None) > 1:
             raise UsageError("--model and --hf exclude each other")
@@ -123,11 +120,12 @@ class GradflowSpec:
             raise UsageError(f"--dtype: {self.dtype!r} is not one of {', '.join(DTYPES)}")
         if self.lengths is not None:
             self._check_lengths(self.lengths)
-        if self.steps_back and max(self.steps_back) >= self.steps:
+        longest = max(self.lengths or (self.seq_len,))
+        if self.steps_back and max(self.steps_back) >= longest:
             limit = "--seq-len" if self.lengths is None else "a length"
             raise UsageError(
                 f"--steps-back: {max(self.steps_back)} needs {limit} above it, "
-                f"which is {self.steps}: at most {self.steps - 1} steps lie back"
+                f"which is {longest}: at most {longest - 1} steps lie back"
             )
         if not 0 < self.horizon_ratio < 1:
             raise UsageError(f"--horizon-ratio: {self.horizon_ratio:g} is not between 0 and 1")

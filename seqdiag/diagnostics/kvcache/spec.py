@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from seqdiag.checking import check_types
 from seqdiag.errors import UsageError, unknown
 from seqdiag.predict.kv_cache.engines import ENGINES
 from seqdiag.predict.kv_cache.layout import ITEMSIZE
@@ -33,6 +34,7 @@ class KvcacheSpec:
 
     def check(self) -> None:
         """Raises `UsageError` for unknown names and half a description."""
+        check_types(self)
         for name in self.engine:
             if name not in ENGINES:
                 raise unknown("--engine", name, ENGINES)
