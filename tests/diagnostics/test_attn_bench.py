@@ -158,7 +158,8 @@ def test_a_leak_of_hidden_nan_is_noted() -> None:
 @pytest.mark.parametrize(
     ("q_len", "kv_len", "window", "causal"),
     [(1, 1, None, True), (1, 64, None, True), (2, 5, None, True), (5, 2, None, True),
-     (65, 65, 1, True), (257, 257, 256, True), (4, 20, None, False), (17, 127, 8, True)],
+     (65, 65, 1, True), (257, 257, 256, True), (4, 20, None, False), (17, 127, 8, True),
+     (1000, 1025, None, True), (63, 63, None, True)],
 )  # fmt: skip
 def test_right_implementations_pass(
     impl: str, q_len: int, kv_len: int, window: int | None, causal: bool
@@ -234,7 +235,7 @@ def test_a_wrong_row_has_an_error_and_no_time(registered: None) -> None:
 def test_scores_beyond_the_memory_are_refused_before_they_are_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bench_module, "available_bytes", lambda device: 2**20)
+    monkeypatch.setattr(bench_module, "available_bytes", lambda device: 5 * 2**20)
     found = rows(impl=("naive", "blocked"), seq_len=(512,), heads=2)
     assert [row["status"] for row in found] == ["oom", "ok"]
     assert "are free" in found[0]["note"]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -68,6 +71,39 @@ def test_every_shipped_tile_compiles_and_fits() -> None:
         assert not found.error, case
         assert found.shared_bytes <= LIMITS[case[1]].program_bytes, case
         assert found.loop.mma_kind, case
+
+
+OFFSETS = """
+import importlib, re, sys
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from seqdiag.diagnostics.attn_bench.variants import variant
+from seqdiag.ops.attention.tiles import KERNELS, Tile
+
+for kernel in KERNELS:
+    made = variant(kernel, Tile(32, 32, 4, 1), "bfloat16", 16, 16, True, True)
+    module, _, name = made.kernel.partition(":")
+    function = getattr(importlib.import_module(module), name)
+    source = ASTSource(function, dict(made.signature), dict(made.constants), {})
+    text = triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ttir"]
+    narrow = re.findall(r"arith.muli [^\\n]*%stride[^\\n]* : i32", text)
+    assert not narrow, narrow
+    assert len(re.findall(r"arith.extsi %stride_[^\\n]* : i32 to i64", text)) >= 8, kernel
+"""
+
+
+def test_offsets_have_64_bits() -> None:
+    """A row times its stride passes 2^31 at 100k tokens of a fused projection."""
+    environment = {**os.environ, "TRITON_INTERPRET": "0"}
+    ran = subprocess.run(
+        [sys.executable, "-c", OFFSETS],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_the_report(run: Callable[..., Any]) -> None:
