@@ -55,7 +55,7 @@ def ssm_bench(
     against: Annotated[
         str,
         typer.Option(
-            help="What stands beside the scans: attention, rnn, lstm, gru, or none.",
+            help="What stands beside the scans: attention; for scan also rnn, lstm, gru; or none.",
             metavar="LIST",
         ),
     ] = "attention,lstm",
