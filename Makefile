@@ -33,8 +33,9 @@ format: $(VENV)/.installed-dev ## Format the code and fix what ruff can
 golden: $(VENV)/.installed-dev ## Write the golden outputs anew; review the diff
 	SEQDIAG_GOLDEN=write $(BIN)/python -m pytest tests/report/test_formats.py
 
-gpu: $(VENV)/.installed-dev ## Run the tests that need a CUDA GPU
+gpu: $(VENV)/.installed-dev ## On a CUDA GPU: check every shipped kernel tile, then time them
 	$(BIN)/python -m pytest -m gpu
+	$(BIN)/python tests/benchmarks/attention_gpu.py
 
 bench: $(VENV)/.installed-dev ## Measure start-up and scans, as ratios in one run
 	$(BIN)/python tests/benchmarks/startup.py

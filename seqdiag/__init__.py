@@ -11,15 +11,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from seqdiag.api import gradflow, kvcache, ssm_bench
+    from seqdiag.api import attn_bench, gradflow, kvcache, ssm_bench
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "gradflow", "kvcache", "ssm_bench"]
+__all__ = ["__version__", "attn_bench", "gradflow", "kvcache", "ssm_bench"]
 
 
 def __getattr__(name: str) -> object:
     """Imports the diagnostics when they are used: importing torch takes seconds."""
-    if name in ("gradflow", "kvcache", "ssm_bench"):
+    if name in ("attn_bench", "gradflow", "kvcache", "ssm_bench"):
         from seqdiag import api
 
         return getattr(api, name)

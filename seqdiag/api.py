@@ -10,6 +10,17 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+def attn_bench(**options: Any) -> Result:
+    """Returns attention implementations side by side, each judged before it is timed.
+
+    Options are those of `AttnBenchSpec`: `impl`, `seq_len`, `heads`, `passes`, `mode` ...
+    """
+    from seqdiag.diagnostics.attn_bench import AttnBenchSpec
+    from seqdiag.diagnostics.attn_bench import attn_bench as diagnose
+
+    return diagnose(AttnBenchSpec(**_tuples(options))).run()
+
+
 def gradflow(model: nn.Module | None = None, **options: Any) -> Result:
     """Returns how much gradient of a loss at the last step reaches each earlier step.
 

@@ -84,6 +84,7 @@ def test_only_the_command_line_and_report_print() -> None:
         ["--help"],
         ["kvcache", "--help"],
         ["gradflow", "--help"],
+        ["attn-bench", "--help"],
         ["ssm-bench", "--help"],
         ["kvcache"],
         ["kvcache", "--json"],

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
 from seqdiag.measure.timing import clock_for, time_interleaved
-from seqdiag.predict.accelerators import Peak
 
 
-def calibrate(device: torch.device, dtype: torch.dtype, budget_s: float = 1.0) -> Peak:
-    """Returns the measured rates of a device for `dtype`, as medians, in both kinds of FLOPs."""
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What was reached."""
+
+    flops_per_s: float
+    bytes_per_s: float
+    """Read and written together."""
+
+
+def calibrate(device: torch.device, dtype: torch.dtype, budget_s: float = 1.0) -> Rates:
+    """Returns the rates of a device now: products in `dtype`, and a copy; medians."""
     on_gpu = device.type == "cuda"
     side = 8192 if on_gpu else 1024
     count = 2**28 if on_gpu else 2**25
@@ -26,4 +36,4 @@ def calibrate(device: torch.device, dtype: torch.dtype, budget_s: float = 1.0) -
         if timing.error is not None:
             raise timing.error
     flops = 2 * side**3 / (timings["product"].median_ms / 1e3)
-    return Peak(flops, flops, 2 * count / (timings["copy"].median_ms / 1e3))
+    return Rates(flops, 2 * count / (timings["copy"].median_ms / 1e3))

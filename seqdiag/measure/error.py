@@ -9,16 +9,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_UNIT = {
-    torch.float64: 2.0**-53,
-    torch.float32: 2.0**-24,
-    torch.float16: 2.0**-11,
-    torch.bfloat16: 2.0**-8,
-}
-"""Unit roundoff: the largest relative error of one rounding."""
 _FLOOR = {torch.float64: 1e-13, torch.float32: 1e-6, torch.float16: 3.7e-4, torch.bfloat16: 2.9e-3}
 """An rms error that is good enough whatever a naive run reaches: 0.75 unit roundoff in 16 bits (one
 rounding of the output is 0.42), several in the long ones, whose sums round many times."""
+_LARGEST = {
+    torch.float64: 1e-12,
+    torch.float32: 4e-6,
+    torch.float16: 2.0**-10,
+    torch.bfloat16: 2.0**-7,
+}
+"""A largest error, relative to the largest value, that is good enough: a unit in the last place in
+16 bits, several in the long dtypes."""
 _NAIVE_RMS, _NAIVE_MAX = 1.25, 2.0
 
 
@@ -87,15 +88,14 @@ def why_inaccurate(error: Error, naive: Error, dtype: torch.dtype) -> str | None
     """Returns why `error` is more than `dtype` allows, or None.
 
     Allowed is 1.25 times the rms error and twice the largest error of a naive run in the same
-    dtype, plus a unit in the last place: FlashAttention's own rule, tighter.
+    dtype, with a floor for each: FlashAttention's own rule, tighter.
     """
     if error.nonfinite or math.isnan(error.rel_rms):
         return f"{error.nonfinite} values are not finite"
     rms = max(_NAIVE_RMS * naive.rel_rms, _FLOOR[dtype])
     if error.rel_rms > rms:
         return f"rms error {error.rel_rms:.2g}, allowed {rms:.2g} (naive {naive.rel_rms:.2g})"
-    last_place = 2 * _UNIT[dtype] * error.scale
-    most = _NAIVE_MAX * naive.max_abs + last_place
+    most = _NAIVE_MAX * naive.max_abs + _LARGEST[dtype] * error.scale
     if error.max_abs > most:
         return f"largest error {error.max_abs:.2g}, allowed {most:.2g} (naive {naive.max_abs:.2g})"
     return None

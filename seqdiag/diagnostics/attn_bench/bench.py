@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -47,10 +48,6 @@ class Setting:
     peak: Peak | None
     peak_is_measured: bool
 
-    @property
-    def budget_s(self) -> float:
-        return self.spec.budget / max(1, len(self.spec.shapes) * len(self.spec.passes))
-
 
 @dataclass(slots=True)
 class _Candidate:
@@ -61,37 +58,59 @@ class _Candidate:
 
 
 def rows(setting: Setting) -> Iterator[AttnBenchRow]:
-    """Yields the rows of each problem and pass when all of them are in."""
-    for shape in setting.spec.shapes:
+    """Yields the rows of each problem and pass when all of them are in.
+
+    What a problem leaves of its share of the budget goes to those after it.
+    """
+    jobs = [(shape, which) for shape in setting.spec.shapes for which in setting.spec.passes]
+    left_s = setting.spec.budget
+    for done, (shape, which) in enumerate(jobs):
         problem = Problem(shape, setting.dtype, setting.device, setting.spec.seed)
-        for which in setting.spec.passes:
-            yield from _rows_of(setting, problem, which)
+        found, spent_s = _rows_of(setting, problem, which, left_s / (len(jobs) - done))
+        left_s = max(0.0, left_s - spent_s)
+        yield from found
 
 
-def _rows_of(setting: Setting, problem: Problem, which: Pass) -> list[AttnBenchRow]:
+def _rows_of(
+    setting: Setting, problem: Problem, which: Pass, budget_s: float
+) -> tuple[list[AttnBenchRow], float]:
+    """Returns the rows and the seconds that timing took."""
     names = setting.spec.implementations
     loaded = {name: load_implementation(IMPLEMENTATIONS, name) for name in names}
     found = {name: _refused(setting, problem, which, loaded[name]) for name in names}
     waiting = [name for name in names if found[name].status == "skipped"]
     if not waiting:
-        return list(found.values())
+        return list(found.values()), 0.0
     try:
+        _check_room(problem)
         inputs = problem.inputs()
         gate = Gate(problem, inputs, which != "fwd")
-    except RuntimeError as error:
+    except (MemoryError, RuntimeError) as error:
         if not is_memory(error):
             raise
-        reason = f"not enough memory for the inputs and the exact result: {_first_line(error)}"
-        return [
-            replace(row, status="oom", note=reason) if row.status == "skipped" else row
-            for row in found.values()
-        ]
+        reason = f"no room for the inputs and the exact result: {_first_line(error)}"
+        for name in waiting:
+            found[name] = replace(found[name], status="oom", note=reason)
+        return list(found.values()), 0.0
     candidates: dict[str, _Candidate] = {}
     for name in waiting:
         found[name] = _judged(setting, problem, which, loaded[name], inputs, gate, candidates)
+    start = time.perf_counter()
     if not setting.spec.check_only:
-        found |= _timed(setting, problem, which, candidates)
-    return list(found.values())
+        found |= _timed(setting, problem, which, candidates, budget_s)
+    return list(found.values()), time.perf_counter() - start
+
+
+def _check_room(problem: Problem) -> None:
+    """Raises `MemoryError` for inputs that would not fit: the system may kill instead of refusing.
+
+    They are drawn in float32 and cast, and the probes hold another set.
+    """
+    shape = problem.shape
+    sizes = shape.tensor_bytes(4 + 2 * problem.dtype.itemsize)
+    need, free = sum(sizes.values()), available_bytes(problem.device)
+    if free is not None and need > free:
+        raise MemoryError(f"{format_bytes(need)} needed, {format_bytes(free)} are free")
 
 
 def _refused(
@@ -176,13 +195,17 @@ def _failed(row: AttnBenchRow, error: Exception) -> AttnBenchRow:
 
 
 def _timed(
-    setting: Setting, problem: Problem, which: Pass, candidates: dict[str, _Candidate]
+    setting: Setting,
+    problem: Problem,
+    which: Pass,
+    candidates: dict[str, _Candidate],
+    budget_s: float,
 ) -> dict[str, AttnBenchRow]:
     """Returns the rows of the candidates with their times."""
     spec = setting.spec
     calls = {name: candidate.call for name, candidate in candidates.items()}
     both = spec.l2 == "both"
-    budget_s = setting.budget_s / 2 if both else setting.budget_s
+    budget_s = budget_s / 2 if both else budget_s
     cold = clock_for(problem.device, cold=spec.l2 != "warm")
     timings = time_interleaved(calls, cold, budget_s=budget_s)
     found = {

@@ -59,7 +59,8 @@ def _peak(spec: AttnBenchSpec, device: torch.device, dtype: torch.dtype) -> Peak
     if spec.calibrate:
         from seqdiag.measure.calibrate import calibrate
 
-        return calibrate(device, dtype)
+        rates = calibrate(device, dtype)
+        return Peak(rates.flops_per_s, rates.flops_per_s, rates.bytes_per_s)
     return peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
 
 

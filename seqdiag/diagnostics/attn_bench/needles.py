@@ -57,15 +57,15 @@ def probe(problem: Problem, implementation: Implementation) -> Needles:
 def leaks(problem: Problem, implementation: Implementation) -> bool:
     """Returns whether NaN in keys and values reaches a query that cannot see them."""
     shape = problem.shape
-    hidden = [i for i in range(min(shape.q_len, 4)) if shape.keys_of(i)[1] < problem.kept_keys]
-    if not hidden:
+    blind = [i for i in range(min(shape.q_len, 4)) if shape.keys_of(i)[1] < problem.kept_keys]
+    if not blind:
         return False
+    key = shape.keys_of(blind[-1])[1]  # the nearest: a block of keys holds it and visible ones
     q, k, v, _ = problem.inputs()
-    last = problem.kept_keys - 1
-    k[:, :, last], v[:, :, last] = torch.nan, torch.nan
+    k[:, :, key], v[:, :, key] = torch.nan, torch.nan
     with torch.no_grad():
         out = problem.call(implementation.run, q, k, v)
-    return not bool(torch.isfinite(out[:, :, hidden]).all())
+    return not bool(torch.isfinite(out[:, :, blind]).all())
 
 
 Expected = dict[tuple[int, int], tuple[Tensor, str]]
