@@ -46,7 +46,7 @@ class SsmBenchSpec:
     dtype: str = "float32"
     device: str = "auto"
     dist: Literal["stable", "raw"] = "stable"
-    budget_s: float = 3.0
+    budget_s: float = 2.0
     check_only: bool = False
     inspect: str = ""
     """The targets to compile the kernels for, `all` or a list; nothing is run then."""
