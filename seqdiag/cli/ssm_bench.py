@@ -55,7 +55,7 @@ def ssm_bench(
     against: Annotated[
         str,
         typer.Option(
-            help="What stands beside the scans: attention, rnn, lstm, gru, or none.",
+            help="What stands beside the scans: attention; for scan also rnn, lstm, gru; or none.",
             metavar="LIST",
         ),
     ] = "attention,lstm",
@@ -86,7 +86,7 @@ def ssm_bench(
     ] = "stable",
     budget: Annotated[
         str, _how("Time to spend on timing, such as 3s or 2m.", metavar="TIME")
-    ] = "3s",
+    ] = "2s",
     check_only: Annotated[
         bool, _how("Check every form, time none.", "--check-only", metavar=None)
     ] = False,

@@ -1,7 +1,8 @@
-"""Whether Triton kernels can run here."""
+"""Whether Triton kernels can run here, and on which device they are launched."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 
 import torch
@@ -17,3 +18,8 @@ def why_not_triton(dtype: torch.dtype, device: torch.device) -> str | None:
     if device.type != "cuda" and not interpreter.is_enabled():
         return "needs a CUDA device"
     return None
+
+
+def launched_on(device: torch.device) -> contextlib.AbstractContextManager[object]:
+    """Makes `device` the current one: Triton launches there, wherever the tensors are."""
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()

@@ -102,6 +102,7 @@ def test_json_replays(command: str, run: Run, tmp_path: Path) -> None:
         "gradflow": ["--seq-len", 9, "--seeds", 2],
         "attn-bench": ["--impl", "naive,blocked", "--seq-len", "9,20", "--pass", "fwd,bwd",
                        "--mask", "window:4", "--check-only"],
+        "ssm-bench": ["--seq-len", 9, "--d-model", 12, "--pass", "fwd,both", "--check-only"],
     }  # fmt: skip
     first = run(command, *options[command], "-o", path, "--csv")
     assert first.code == 0
@@ -339,6 +340,7 @@ def test_list(command: str, run: Run) -> None:
         "attn-bench": {"naive", "flash-triton", "flash-attn-2"},
         "gradflow": {"rnn"},
         "kvcache": {"llama-3.1-8b", "gpt_oss", "ideal"},
+        "ssm-bench": {"loop", "mambapy", "scan-triton"},
     }
     assert names >= expected[command]
 
@@ -346,7 +348,7 @@ def test_list(command: str, run: Run) -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_plots(command: str, run: Run, tmp_path: Path) -> None:
     path = tmp_path / "p.svg"
-    options = ["--seq-len", "16,64", "--budget", "100ms"] if command == "attn-bench" else []
+    options = ["--seq-len", "16,64", "--budget", "100ms"] if command.endswith("bench") else []
     assert run(command, *options, "--plot", path).code == 0
     text = path.read_text()
     assert text.startswith("<?xml")

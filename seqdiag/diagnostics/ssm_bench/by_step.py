@@ -17,6 +17,8 @@ from seqdiag.diagnostics.ssm_bench.spec import SsmBenchSpec
 from seqdiag.measure.allocation import available_bytes
 from seqdiag.measure.timing import Clock, Timing, clock_for, quantile
 from seqdiag.ops.attention import attention
+from seqdiag.ops.scan import selective_triton
+from seqdiag.ops.triton_support import why_not_triton
 from seqdiag.predict.scan_work import Kind
 from seqdiag.report.schema import Status
 from seqdiag.units import format_bytes, format_tokens
@@ -47,7 +49,8 @@ class Step:
 
 
 def count(spec: SsmBenchSpec) -> int:
-    return (len(spec.kinds) + _attends(spec)) * len(spec.position)
+    kernels = "selective" in spec.kinds
+    return (len(spec.kinds) + kernels + _attends(spec)) * len(spec.position)
 
 
 def _attends(spec: SsmBenchSpec) -> bool:
@@ -71,7 +74,7 @@ def _recurrent_steps(spec: SsmBenchSpec, kind: Kind, device: torch.device) -> li
     """Rolls the state through every position, in order, and keeps a step at each."""
     state: Tensor | None = None
     shape, itemsize = shape_of(spec, kind, 1), getattr(torch, spec.dtype).itemsize
-    gone, steps = 0, []
+    gone, kernels = 0, []
     by_position: dict[int, Step] = {}
     for position in sorted(spec.position):
         state = _rolled(spec, kind, device, gone, position, state)
@@ -79,6 +82,8 @@ def _recurrent_steps(spec: SsmBenchSpec, kind: Kind, device: torch.device) -> li
         problem = draw(spec, kind, 1, device)
         held = problem.empty_state(_state_dtype(spec)) if state is None else state
         bytes_held = held.numel() * held.element_size()
+        if kind == "selective":
+            kernels.append(_kernel_step(problem, position, held))
         by_position[position] = Step(
             implementation="step",
             kind=kind,
@@ -89,8 +94,30 @@ def _recurrent_steps(spec: SsmBenchSpec, kind: Kind, device: torch.device) -> li
             note="" if torch.isfinite(held).all() else "the state is not finite",
             status="ok" if torch.isfinite(held).all() else "nonfinite",
         )
-    steps = [by_position[position] for position in spec.position]
-    return steps
+    kernels.sort(key=lambda step: spec.position.index(step.position))
+    return [*(by_position[position] for position in spec.position), *kernels]
+
+
+def _kernel_step(problem: Problem, position: int, state: Tensor) -> Step:
+    """Returns a step of the Triton kernel, which advances a state of its own in place."""
+    size = state.numel() * state.element_size()
+    found = Step("scan-triton step", "selective", position, size, 3 * size)
+    reason = why_not_triton(problem.driven.dtype, state.device)
+    if state.device.type != "cuda":
+        reason = "needs a CUDA device"
+    if reason is not None:
+        found.status, found.note = "unavailable", reason
+        return found
+    i, held = problem.inputs, state.clone()
+    at = [i[name][:, 0] for name in ("u", "delta", "B", "C")]
+
+    def call() -> Any:
+        return selective_triton.step(
+            at[0], at[1], i["A"], at[2], at[3], None, None, None, problem.softplus, held
+        )
+
+    found.call = call
+    return found
 
 
 def _rolled(
@@ -172,7 +199,7 @@ def _time(steps: Sequence[Step], clock: Clock, budget_s: float) -> None:
     groups: dict[str, list[Step]] = {}
     for step in steps:
         if step.call is not None and step.status == "ok":
-            groups.setdefault(step.kind, []).append(step)
+            groups.setdefault(step.implementation + step.kind, []).append(step)
     for group in groups.values():  # a long cache would sweep the others' states out of theirs
         _time_group(group, clock, budget_s / len(groups))
 
@@ -245,9 +272,10 @@ def _row(spec: SsmBenchSpec, step: Step, device: torch.device) -> SsmBenchRow:
 def conclude(spec: SsmBenchSpec, measured: Sequence[Step]) -> list[str]:
     """Says which line is flat and which rises."""
     lines = []
-    for kind in dict.fromkeys(step.kind for step in measured):
+    for kind, form in dict.fromkeys((step.kind, step.implementation) for step in measured):
+        own = [s for s in measured if (s.kind, s.implementation) == (kind, form)]
         timed = sorted(
-            (s for s in measured if s.kind == kind and s.timing and s.timing.samples_ms),
+            (s for s in own if s.timing and s.timing.samples_ms),
             key=lambda s: s.position,
         )
         if len(timed) > 1:

@@ -52,7 +52,8 @@ def rows(spec: SsmBenchSpec, device: torch.device, costs: list[Cost]) -> Iterato
     for _ in by_step.rows(timed, device, measured):
         pass
     for kind in dict.fromkeys(step.kind for step in measured):
-        cost = _cost([step for step in measured if step.kind == kind])
+        own = [step for step in measured if step.kind == kind]
+        cost = _cost([step for step in own if step.implementation == own[0].implementation])
         costs.append(cost)
         for hour in range(spec.hours):
             yield _row(spec, cost, hour, device)

@@ -43,7 +43,8 @@ def _dual(kind: str, scans: Sequence[Measured], longest: int) -> list[str]:
         start, middle, end = drift
         lines.append(
             f"{kind}: {' = '.join(good)} = step by step, at most {worst:.1g} apart over "
-            f"{longest} steps (error to float64 along them: {start:.1g}, {middle:.1g}, {end:.1g})."
+            f"{longest} steps; from float64 {start:.1g}, {middle:.1g} and {end:.1g} in the first, "
+            "the middle and the last eighth."
         )
     grown = {m.row.first_divergent_step for m in own if m.row.status == "nonfinite"}
     if grown - {None}:

@@ -46,7 +46,7 @@ class SsmBenchSpec:
     dtype: str = "float32"
     device: str = "auto"
     dist: Literal["stable", "raw"] = "stable"
-    budget_s: float = 3.0
+    budget_s: float = 2.0
     check_only: bool = False
     inspect: str = ""
     """The targets to compile the kernels for, `all` or a list; nothing is run then."""
@@ -95,6 +95,7 @@ class SsmBenchSpec:
         if self.dtype not in DTYPES:
             raise UsageError(f"--dtype: {self.dtype!r} is not one of {', '.join(DTYPES)}")
         self._check_sizes()
+        self._check_mode()
         if self.budget_s <= 0:
             raise UsageError(f"--budget: {self.budget_s:g} s is not above 0")
         interpreted = [name for name in self.impl or () if name in INTERPRETED]
@@ -114,6 +115,19 @@ class SsmBenchSpec:
                 f"--chunk: {max(self.chunk)} is larger than --seq-len {longest}",
                 hint=f"--chunk {min(64, longest)}",
             )
+
+    def _check_mode(self) -> None:
+        """Raises `UsageError` for options of another mode than the one in force."""
+        if self.mode == "scan":
+            return
+        for option, given in (
+            ("--impl", self.impl is not None),
+            ("--chunk", self.chunk is not None),
+            ("--pass", self.pass_ != ("fwd",)),
+            ("--interpret", self.interpret),
+        ):
+            if given:
+                raise UsageError(f"{option} is of --mode scan, not {self.mode}", hint="--mode scan")
 
 
 def _divisor(width: int, wanted: int) -> int:

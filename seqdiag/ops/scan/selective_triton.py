@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from seqdiag.ops.scan import ScanProblem
-from seqdiag.ops.triton_support import why_not_triton
+from seqdiag.ops.triton_support import launched_on, why_not_triton
 
 SEGMENT = 64
 """Steps between the states that the forward pass keeps for the backward pass."""
@@ -72,7 +72,8 @@ def fused(
     `spans` is into how many spans time is split; None chooses by the number of channels.
     """
     args = (u, delta, A, B, C, D, z, delta_bias, h0, delta_softplus, spans)
-    y, last = _Scan.apply(*args)  # type: ignore[no-untyped-call]
+    with launched_on(u.device):
+        y, last = _Scan.apply(*args)  # type: ignore[no-untyped-call]
     return y, last
 
 
@@ -252,11 +253,12 @@ def associative(
     y = torch.empty_like(launch.u, memory_format=torch.contiguous_format)
     last = h0.new_empty(launch.batch, launch.n, launch.width, dtype=torch.float32)
     operands = (launch.u, launch.delta, launch.B, launch.C)
-    _kernels().associative_kernel[(launch.batch * blocks,)](
-        launch.u, launch.delta, launch.exponent, launch.B, launch.C, _transposed(h0), y, last,
-        launch.steps, launch.width, blocks, *(s for x in operands for s in _strides(x)),
-        N=launch.n, BN=launch.tile.states, num_warps=4, **block,
-    )  # fmt: skip
+    with launched_on(u.device):
+        _kernels().associative_kernel[(launch.batch * blocks,)](
+            launch.u, launch.delta, launch.exponent, launch.B, launch.C, _transposed(h0), y, last,
+            launch.steps, launch.width, blocks, *(s for x in operands for s in _strides(x)),
+            N=launch.n, BN=launch.tile.states, num_warps=4, **block,
+        )  # fmt: skip
     return y, last.transpose(1, 2).contiguous()
 
 
@@ -281,13 +283,14 @@ def step(
     u, delta, B, C = map(_last_dense, (u, delta, B, C))
     z = None if z is None else _last_dense(z)
     y = u.new_empty(batch, width)
-    _kernels().step_kernel[(-(-width // tile.channels), batch)](
-        u, delta, A.float().contiguous(), B, C, D, z, delta_bias, state, y,
-        width, u.stride(0), delta.stride(0), 0 if z is None else z.stride(0),
-        B.stride(0), C.stride(0),
-        N=A.shape[1], BN=tile.states, BD=tile.channels, SOFTPLUS=delta_softplus,
-        num_warps=tile.warps,
-    )  # fmt: skip
+    with launched_on(u.device):
+        _kernels().step_kernel[(-(-width // tile.channels), batch)](
+            u, delta, A.float().contiguous(), B, C, D, z, delta_bias, state, y,
+            width, u.stride(0), delta.stride(0), 0 if z is None else z.stride(0),
+            B.stride(0), C.stride(0),
+            N=A.shape[1], BN=tile.states, BD=tile.channels, SOFTPLUS=delta_softplus,
+            num_warps=tile.warps,
+        )  # fmt: skip
     return y
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from seqdiag.ops.scan import ScanProblem
-from seqdiag.ops.triton_support import why_not_triton
+from seqdiag.ops.triton_support import launched_on, why_not_triton
 
 Schedule = Literal["fused", "chunks"]
 CHUNK = 64
@@ -48,7 +48,9 @@ def chunked(
     if schedule is None:
         busy = x.shape[0] * x.shape[2] >= _PROGRAMS or x.shape[1] <= CHUNK
         schedule = "fused" if busy and B.shape[-1] <= FUSED_STATES else "chunks"
-    y, last = _SSD.apply(x, dt, A, B, C, h0, chunk or CHUNK, schedule)  # type: ignore[no-untyped-call]
+    args = (x, dt, A, B, C, h0, chunk or CHUNK, schedule)
+    with launched_on(x.device):
+        y, last = _SSD.apply(*args)  # type: ignore[no-untyped-call]
     return y, last
 
 
