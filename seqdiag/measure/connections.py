@@ -191,11 +191,3 @@ class Suspects(TorchFunctionMode):
             self._note("a bidirectional recurrent layer")
 
     on_gru = on_rnn_tanh = on_rnn_relu = on_lstm
-
-
-def suspects(run: Run, x: Tensor, seq_len: int) -> Suspects:
-    """Returns what a forward pass does that usually lets the future in."""
-    watch = Suspects(seq_len)
-    with torch.no_grad(), watch:
-        run(x.clone())
-    return watch

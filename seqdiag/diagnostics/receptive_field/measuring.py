@@ -12,7 +12,7 @@ import torch
 from seqdiag.diagnostics.receptive_field.spec import ReceptiveFieldSpec
 from seqdiag.diagnostics.receptive_field.subjects import Subject
 from seqdiag.errors import UsageError
-from seqdiag.measure.connections import gradient_mass
+from seqdiag.measure.connections import Suspects, gradient_mass
 from seqdiag.measure.reach import (
     Leak,
     Matrix,
@@ -23,7 +23,7 @@ from seqdiag.measure.reach import (
     response_matrix,
     stride_of,
 )
-from seqdiag.measure.replacement import Replacement, batch_for, is_random, seeded, tolerance
+from seqdiag.measure.replacement import Replacement, batch_for, seeded, tolerance
 from seqdiag.models.adapting import Fed
 from seqdiag.predict.receptive_field import Field, StructureError, predict_field
 from seqdiag.predict.receptive_field.field import own_last
@@ -65,12 +65,22 @@ class Measured:
     own: list[int]
     """The last input that each output may see."""
     predicted: Field | None
+    watched: Suspects
+    """What a forward pass calls that usually lets the future in."""
     matrix: Matrix | None = None
     leaks: list[Leak] = field(default_factory=list)
     lookahead: int | None = None
     leak_probe: str = ""
     finite: bool = True
     notes: list[str] = field(default_factory=list)
+    _bounds: dict[tuple[int, float], tuple[int, int] | None] = field(default_factory=dict)
+
+    def bounds(self, output: int, scale: float = 1.0) -> tuple[int, int] | None:
+        """Returns the first and last input that an output responds to, by cuts."""
+        key = (output, scale)
+        if key not in self._bounds:
+            self._bounds[key] = bounds(self.probe, output, scale)
+        return self._bounds[key]
 
     @property
     def causal(self) -> bool | None:
@@ -100,14 +110,17 @@ def measure(spec: ReceptiveFieldSpec, subject: Subject, device: torch.device) ->
     fed, seq_len, said = _feed_long_enough(spec, subject, device, seq_len)
     if spec.seed_forward:
         fed = Fed(fed.inputs, seeded(fed.run, spec.seed), fed.told)
+    watched = Suspects(seq_len)
     with subject.guarded():
-        if is_random(fed.run, fed.inputs):
+        probe = Replacement(fed.run, fed.inputs, spec.seed, tolerance(fed.inputs.dtype))
+        with watched:
+            random = probe.is_random()
+        if random:
             mode = "train" if spec.train_mode else "eval"
             raise UsageError(
                 f"{subject.name} is random in {mode} mode: the same input gives two outputs",
                 hint="--seed-forward puts the random stream at the same place for every pass",
             )
-        probe = Replacement(fed.run, fed.inputs, spec.seed, tolerance(fed.inputs.dtype))
         measured = Measured(
             subject=subject,
             fed=fed,
@@ -117,6 +130,7 @@ def measure(spec: ReceptiveFieldSpec, subject: Subject, device: torch.device) ->
             stride=None,
             own=[],
             predicted=predicted,
+            watched=watched,
             notes=[*filter(None, [subject.note]), *said],
         )
         if not probe.finite(1.0):
@@ -168,12 +182,14 @@ def _feed_long_enough(
         said.append(f"--seq-len {spec.seq_len} is shorter than the field: doubled to {seq_len}")
     while True:
         try:
-            fed = subject.fed(spec, seq_len, batch_for(seq_len), device)
+            fed = subject.fed(spec, seq_len, batch_for(seq_len, subject.module), device)
         except UsageError as error:
             longer = min(2 * seq_len, spec.max_seq_len)
             short = any(sign in error.message for sign in _SIGNS_OF_SHORTNESS)
             if seq_len > spec.seq_len and not short:  # it takes no more
-                fed = subject.fed(spec, spec.seq_len, batch_for(spec.seq_len), device)
+                fed = subject.fed(
+                    spec, spec.seq_len, batch_for(spec.seq_len, subject.module), device
+                )
                 return fed, spec.seq_len, [f"it takes no {seq_len} steps"]
             if not short or longer == seq_len:
                 _say_its_limit(spec, subject, device, seq_len)
@@ -183,6 +199,8 @@ def _feed_long_enough(
             continue
         with torch.no_grad(), subject.guarded():
             outputs = fed.run(fed.inputs.clone()).shape[1]
+        if subject.structure is None and outputs == seq_len:
+            return fed, seq_len, said
         if outputs >= min(_FEW_OUTPUTS, seq_len) or 2 * seq_len > spec.max_seq_len:
             return fed, seq_len, said
         if subject.structure is not None and outputs > 1:
@@ -246,7 +264,7 @@ def _stride(measured: Measured) -> Fraction | None:
     else:
         first, last = [None] * measured.n_outputs, [None] * measured.n_outputs
         for n in {measured.n_outputs // 3, 2 * measured.n_outputs // 3}:
-            found = bounds(measured.probe, n)
+            found = measured.bounds(n)
             if found is not None:
                 first[n], last[n] = found
     try:
@@ -306,7 +324,7 @@ def _both_alignments(surplus: int) -> str:
 
 def _look_ahead(measured: Measured) -> None:
     """Sets how far outputs see beyond their own time, and which probe shows it."""
-    probe, own = measured.probe, measured.own
+    own = measured.own
     by_cut = max((leak.cut - own[leak.output] for leak in measured.leaks), default=None)
     shown = ["suffix replacement"] if measured.leaks else []
     if measured.matrix is not None:
@@ -320,11 +338,11 @@ def _look_ahead(measured: Measured) -> None:
         ahead = [by_cut or 0]
         for n in {outputs[0], outputs[len(outputs) // 2], outputs[-1]}:
             scale = max(leak.scale for leak in measured.leaks if leak.output == n)
-            found = bounds(probe, n, scale)
+            found = measured.bounds(n, scale)
             ahead += [found[1] - own[n]] if found else []
         measured.lookahead = max(ahead)
     else:
-        found = bounds(probe, measured.n_outputs - 1)
+        found = measured.bounds(measured.n_outputs - 1)
         measured.lookahead = None if found is None else found[1] - own[-1]
         measured.lookahead = min(0, measured.lookahead) if measured.lookahead is not None else None
     if measured.lookahead is None:
@@ -351,7 +369,7 @@ def seen_by(measured: Measured, output: int) -> Seen:
     """Returns what `output` responds to."""
     if measured.matrix is not None:
         return _seen_in_matrix(measured, measured.matrix, output)
-    found = bounds(measured.probe, output)
+    found = measured.bounds(output)
     if found is None:
         return Seen(None, None, 0, "prefix and suffix replacement")
     first, last = found

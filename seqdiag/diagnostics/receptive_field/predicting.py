@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from seqdiag.diagnostics.receptive_field.row import ReceptiveFieldRow
 from seqdiag.diagnostics.receptive_field.spec import ReceptiveFieldSpec
 from seqdiag.predict.receptive_field import (
@@ -10,6 +12,7 @@ from seqdiag.predict.receptive_field import (
     StructureError,
     predict_field,
     skipped_inputs,
+    without_norms,
 )
 from seqdiag.predict.receptive_field.positions import positions
 
@@ -21,7 +24,11 @@ def predicted_row(
     if structure is None:
         return _row(spec, subject, None, None, f"no prediction: {reason}")
     field = predict_field(structure)
-    notes = [unbounded_note(field), skipped_note(structure)]
+    notes = [
+        unbounded_note(field),
+        unnormalised_note(field, structure, 0),
+        skipped_note(structure),
+    ]
     try:
         output = _output(spec, structure.length(spec.seq_len), field)
     except StructureError as error:
@@ -35,7 +42,6 @@ def predicted_row(
     row = _row(spec, subject, field, output, _joined(notes))
     if not read.bits:
         return row
-    import dataclasses
 
     return dataclasses.replace(row, first_input=read.first, last_input=read.last)
 
@@ -90,6 +96,14 @@ def latency_ms(spec: ReceptiveFieldSpec, latency: int | None) -> float | None:
 def unbounded_note(field: Field) -> str:
     """Returns why there is no size."""
     return f"unbounded ({field.unbounded})" if field.steps is None else ""
+
+
+def unnormalised_note(field: Field, structure: Structure, output: int) -> str:
+    """Returns what the rest would see if nothing were normalised over time."""
+    if field.steps is not None or "normalisation" not in field.unbounded:
+        return ""
+    steps = predict_field(without_norms(structure), output).steps
+    return "" if steps is None else f"without it {steps} steps"
 
 
 def skipped_note(structure: Structure) -> str:

@@ -34,6 +34,7 @@ from seqdiag.predict.receptive_field import (
     StructureError,
 )
 
+_UNTRACEABLE = "its forward pass cannot be followed symbolically"
 _LONG = 1 << 16
 """A sequence longer than any constant cut: lengths are compared at it."""
 
@@ -57,9 +58,8 @@ def traced_structure(module: nn.Module, kind: InputKind, layout: Layout) -> Stru
     else:
         try:
             graph = _Tracer().trace(module)
-        except Exception as error:
-            reason = " ".join(str(error).split())[:80]
-            raise Unknown(f"its forward pass cannot be followed: {reason}") from None
+        except Exception:  # what stops the tracer says little about the module
+            raise Unknown(_UNTRACEABLE) from None
         result = _follow(module, graph, start)
     if isinstance(result, tuple) and result and isinstance(result[0], Value):
         result = result[0]  # what recurrent layers return
@@ -407,6 +407,6 @@ def structure_or_reason(
         _ = structure.stride
     except (Unknown, StructureError) as error:
         return None, str(error)
-    except (TypeError, ValueError, AttributeError, IndexError, KeyError) as error:
-        return None, f"its forward pass cannot be followed: {' '.join(str(error).split())[:80]}"
+    except (TypeError, ValueError, AttributeError, IndexError, KeyError):
+        return None, _UNTRACEABLE
     return structure, ""
