@@ -176,10 +176,14 @@ def stride_of(first: Sequence[int | None], last: Sequence[int | None], seq_len: 
 
 
 def lookahead(matrix: Matrix, own: Sequence[int]) -> int | None:
-    """Returns max(s - own[n]) over what responds: what lies ahead counts only if it is a leak."""
+    """Returns max(s - own[n]) over what responds.
+
+    What lies ahead counts only if there is a leak: a response far above rounding.
+    """
     seq_len = matrix.change.shape[1]
     lag = torch.arange(seq_len).unsqueeze(0) - torch.tensor(own).unsqueeze(1)
-    counts = torch.where(lag > 0, matrix.leaks, matrix.responds)
+    leak = bool((matrix.leaks & (lag > 0)).any())
+    counts = matrix.responds if leak else matrix.responds & (lag <= 0)
     return int(lag[counts].max()) if bool(counts.any()) else None
 
 

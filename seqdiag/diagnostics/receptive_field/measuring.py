@@ -29,8 +29,10 @@ from seqdiag.predict.receptive_field import Field, StructureError, predict_field
 from seqdiag.predict.receptive_field.field import own_last
 from seqdiag.predict.receptive_field.positions import positions
 
-_WORK = 5e10
+_WORK = 4e10
 """Multiplications that replacing every single input may take; beyond it, cuts find the ends."""
+_LEAST_PARAMETERS = 80_000
+"""Smaller modules take as long for each step as one of this size."""
 _FEW_OUTPUTS = 4
 _SIGNS_OF_SHORTNESS = ("ernel size", "adding size", "too small", "expected to be positive")
 """How PyTorch says that a sequence is too short for a layer."""
@@ -93,6 +95,8 @@ class Measured:
         """Whether the future is seen as far as the sequence goes."""
         if self.lookahead is None or self.lookahead <= 0:
             return False
+        if self.predicted is not None and self.predicted.lookahead is None:
+            return True
         return self.lookahead >= self.seq_len - 1 - self.own[0]
 
     def expected(self, output: int) -> tuple[int, int, int] | None:
@@ -232,7 +236,7 @@ def _say_its_limit(
 def _judge(spec: ReceptiveFieldSpec, measured: Measured) -> None:
     """Finds the alignment, the leaks and, where that is cheap enough, the whole matrix."""
     probe, structure = measured.probe, measured.subject.structure
-    work = float(measured.seq_len) ** 2 * max(1, _parameters(measured.subject))
+    work = float(measured.seq_len) ** 2 * max(_LEAST_PARAMETERS, _parameters(measured.subject))
     if work <= _WORK or spec.leaks_csv is not None:
         measured.matrix = response_matrix(probe)
     measured.stride = _stride(measured)
