@@ -49,6 +49,11 @@ def leaks(probe: Replacement, own: Sequence[int], scales: Sequence[float] = SCAL
     `own[n]` is the last input that output n may see.
     """
     cuts = cuts_of(probe.seq_len)
+    if list(own) != list(range(probe.seq_len)):
+        # Cuts must fall just after an output's own time: a stride leaves few such places.
+        outputs = [0, *cuts_of(len(own))]
+        strict = {own[n] + 1 for n in outputs if 0 < own[n] + 1 < probe.seq_len}
+        cuts = sorted({*cuts, *strict})
     found: list[Leak] = []
     if not cuts:
         return found

@@ -54,6 +54,15 @@ def test_leaks_are_found_at_every_cut_before_them() -> None:
     assert {(leak.output, leak.cut) for leak in found if leak.scale == 1.0} >= {(0, 1), (4, 5)}
 
 
+def test_leaks_between_the_cuts_of_a_strided_module() -> None:
+    def run(x: Tensor) -> Tensor:  # frames of 20 steps, of which the last one is a step too long
+        frames = torch.nn.functional.pad(x, (0, 0, 0, 21)).unfold(1, 21, 20)
+        return frames.sum(-1)[:, : x.shape[1] // 20]
+
+    own = [20 * n + 19 for n in range(5)]
+    assert {leak.output for leak in leaks(probe(run, 100), own)} == {0, 1, 2, 3}
+
+
 @given(st.lists(st.floats(0, 1e3), min_size=1, max_size=30), st.sampled_from([0.5, 0.9, 0.99]))
 def test_the_shortest_window_holds_its_share(mass: list[float], share: float) -> None:
     length, total = shortest_window(mass, share), sum(mass)

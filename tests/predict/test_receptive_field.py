@@ -28,9 +28,7 @@ from seqdiag.predict.receptive_field.positions import Positions, positions
 
 
 def strided(kernels: list[int], strides: list[int], padding: int = 0) -> Chain:
-    return Chain(
-        tuple(Conv(k, s, left=padding) for k, s in zip(kernels, strides, strict=True))
-    )
+    return Chain(tuple(Conv(k, s, left=padding) for k, s in zip(kernels, strides, strict=True)))
 
 
 def dilated(kernel: int, dilations: list[int]) -> Chain:
