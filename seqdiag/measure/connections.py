@@ -99,6 +99,8 @@ def gradient_mass(run: Run, x: Tensor, output: int, seed: int) -> list[float]:
     leaf = x.detach().clone().requires_grad_()
     with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
         y = run(leaf.clone())[:, output].flatten(1)
+        if not y.requires_grad:
+            return [0.0] * x.shape[1]
         generator = torch.Generator().manual_seed(seed)
         direction = torch.randn(y.shape, generator=generator, dtype=torch.float64).to(y)
         (gradient,) = torch.autograd.grad((y * direction).sum(), leaf, allow_unused=True)

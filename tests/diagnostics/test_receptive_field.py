@@ -288,6 +288,19 @@ def test_every_position() -> None:
     assert [r["position"] for r in records] == list(range(64))
 
 
+class Detached(nn.Module):
+    """A sliding sum without any gradient."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.detach() + x.detach().roll(1, dims=1) * (torch.arange(x.shape[1]) > 0)[:, None]
+
+
+def test_outputs_without_a_gradient() -> None:
+    found = row(Detached(), effective=True)
+    assert (found["causal"], found["measured_steps"]) == (True, 2)
+    assert found["effective_steps_p50"] is None
+
+
 def test_effective_steps() -> None:
     found = row(kernel=[2], dilations=[1] * 40, effective=True)
     p50, p90, p99 = (found[f"effective_steps_p{p}"] for p in (50, 90, 99))

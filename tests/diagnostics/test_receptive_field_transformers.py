@@ -1,4 +1,4 @@
-"""`receptive-field` on modules of `transformers` with random weights; skipped where it is absent."""
+"""`receptive-field` on random modules of `transformers`; skipped where it is absent."""
 
 from __future__ import annotations
 

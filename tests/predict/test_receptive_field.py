@@ -36,7 +36,7 @@ def dilated(kernel: int, dilations: list[int]) -> Chain:
 
 
 def seanet(ratios: list[int], last: int, down: bool = False) -> Chain:
-    """The encoder of EnCodec and Mimi: a kernel of 7, and for each ratio a residual and a stride."""
+    """The encoder of EnCodec and Mimi: for each ratio a residual and a stride."""
     layers: list[Structure] = [Conv(7)]
     for ratio in ratios:
         layers += [Parallel((Conv(), Conv(3))), Conv(2 * ratio, ratio)]

@@ -9,6 +9,8 @@ from fractions import Fraction
 
 import torch
 
+from seqdiag.diagnostics.receptive_field.fitting import feed_long_enough
+from seqdiag.diagnostics.receptive_field.predicting import long_enough
 from seqdiag.diagnostics.receptive_field.spec import ReceptiveFieldSpec
 from seqdiag.diagnostics.receptive_field.subjects import Subject
 from seqdiag.errors import UsageError
@@ -23,7 +25,7 @@ from seqdiag.measure.reach import (
     response_matrix,
     stride_of,
 )
-from seqdiag.measure.replacement import Replacement, batch_for, seeded, tolerance
+from seqdiag.measure.replacement import Replacement, seeded, tolerance
 from seqdiag.models.adapting import Fed
 from seqdiag.predict.receptive_field import Field, StructureError, predict_field
 from seqdiag.predict.receptive_field.field import own_last
@@ -33,9 +35,6 @@ _WORK = 4e10
 """Multiplications that replacing every single input may take; beyond it, cuts find the ends."""
 _LEAST_PARAMETERS = 80_000
 """Smaller modules take as long for each step as one of this size."""
-_FEW_OUTPUTS = 4
-_SIGNS_OF_SHORTNESS = ("ernel size", "adding size", "too small", "expected to be positive")
-"""How PyTorch says that a sequence is too short for a layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +109,8 @@ class Measured:
 def measure(spec: ReceptiveFieldSpec, subject: Subject, device: torch.device) -> Measured:
     """Returns what replacing inputs shows of one subject."""
     predicted = _predicted(subject)
-    seq_len = _length(spec, subject, predicted)
-    fed, seq_len, said = _feed_long_enough(spec, subject, device, seq_len)
+    seq_len = long_enough(spec, subject.structure, predicted)
+    fed, seq_len, said = feed_long_enough(spec, subject, device, seq_len)
     if spec.seed_forward:
         fed = Fed(fed.inputs, seeded(fed.run, spec.seed), fed.told)
     watched = Suspects(seq_len)
@@ -154,83 +153,6 @@ def _predicted(subject: Subject) -> Field | None:
         return predict_field(subject.structure)
     except StructureError:
         return None
-
-
-def _length(spec: ReceptiveFieldSpec, subject: Subject, predicted: Field | None) -> int:
-    """Returns --seq-len, doubled until the sequence holds a whole field, or to --max-seq-len."""
-    seq_len = spec.seq_len
-    while seq_len * 2 <= spec.max_seq_len and _too_short(subject, predicted, seq_len):
-        seq_len *= 2
-    return seq_len
-
-
-def _too_short(subject: Subject, predicted: Field | None, seq_len: int) -> bool:
-    if subject.structure is None or predicted is None:
-        return False
-    try:
-        outputs = subject.structure.length(seq_len)
-    except StructureError:
-        return True
-    stride = max(1, math.floor(predicted.stride))
-    if predicted.steps is None:
-        return stride > 1 and outputs < _FEW_OUTPUTS
-    return seq_len < predicted.steps + (stride if stride > 1 else 0)
-
-
-def _feed_long_enough(
-    spec: ReceptiveFieldSpec, subject: Subject, device: torch.device, seq_len: int
-) -> tuple[Fed, int, list[str]]:
-    """Returns the module fed with a length that it takes and that gives a few outputs."""
-    said = []
-    if seq_len > spec.seq_len:
-        said.append(f"--seq-len {spec.seq_len} is shorter than the field: doubled to {seq_len}")
-    while True:
-        try:
-            fed = subject.fed(spec, seq_len, batch_for(seq_len, subject.module), device)
-        except UsageError as error:
-            longer = min(2 * seq_len, spec.max_seq_len)
-            short = any(sign in error.message for sign in _SIGNS_OF_SHORTNESS)
-            if seq_len > spec.seq_len and not short:  # it takes no more
-                fed = subject.fed(
-                    spec, spec.seq_len, batch_for(spec.seq_len, subject.module), device
-                )
-                return fed, spec.seq_len, [f"it takes no {seq_len} steps"]
-            if not short or longer == seq_len:
-                _say_its_limit(spec, subject, device, seq_len)
-                raise
-            seq_len = longer
-            said = [f"--seq-len {spec.seq_len} is too short for it: doubled to {seq_len}"]
-            continue
-        with torch.no_grad(), subject.guarded():
-            outputs = fed.run(fed.inputs.clone()).shape[1]
-        if subject.structure is None and outputs == seq_len:
-            return fed, seq_len, said
-        if outputs >= min(_FEW_OUTPUTS, seq_len) or 2 * seq_len > spec.max_seq_len:
-            return fed, seq_len, said
-        if subject.structure is not None and outputs > 1:
-            return fed, seq_len, said
-        seq_len *= 2
-        said = [f"--seq-len {spec.seq_len} gives {outputs} outputs: doubled to {seq_len}"]
-
-
-def _say_its_limit(
-    spec: ReceptiveFieldSpec, subject: Subject, device: torch.device, seq_len: int
-) -> None:
-    """Raises with the longest sequence that the module takes, if it takes a shorter one."""
-    low, high = 0, seq_len
-    while high - low > 1:
-        middle = (low + high) // 2
-        try:
-            subject.fed(spec, middle, 2, device)
-            low = middle
-        except UsageError:
-            high = middle
-    if low:
-        raise UsageError(
-            f"--seq-len: {subject.name} takes {low} steps at most, not {seq_len}: it may have "
-            "learned positions",
-            hint=f"--seq-len {low}",
-        )
 
 
 def _judge(spec: ReceptiveFieldSpec, measured: Measured) -> None:
