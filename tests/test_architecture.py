@@ -90,6 +90,9 @@ def test_only_the_command_line_and_report_print() -> None:
         ["kvcache", "--json"],
         ["kvcache", "llama-3.1-8b", "--per-layer", "--explain", "--csv"],
         ["kvcache", "--list"],
+        ["receptive-field", "--help"],
+        ["receptive-field", "--predict-only"],
+        ["receptive-field", "--kernel", "3", "--strides", "2,2", "--predict-only", "--csv"],
     ],
 )
 def test_start_up_imports_no_heavy_package(arguments: list[str]) -> None:

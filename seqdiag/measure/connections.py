@@ -99,6 +99,8 @@ def gradient_mass(run: Run, x: Tensor, output: int, seed: int) -> list[float]:
     leaf = x.detach().clone().requires_grad_()
     with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
         y = run(leaf.clone())[:, output].flatten(1)
+        if not y.requires_grad:
+            return [0.0] * x.shape[1]
         generator = torch.Generator().manual_seed(seed)
         direction = torch.randn(y.shape, generator=generator, dtype=torch.float64).to(y)
         (gradient,) = torch.autograd.grad((y * direction).sum(), leaf, allow_unused=True)
@@ -191,11 +193,3 @@ class Suspects(TorchFunctionMode):
             self._note("a bidirectional recurrent layer")
 
     on_gru = on_rnn_tanh = on_rnn_relu = on_lstm
-
-
-def suspects(run: Run, x: Tensor, seq_len: int) -> Suspects:
-    """Returns what a forward pass does that usually lets the future in."""
-    watch = Suspects(seq_len)
-    with torch.no_grad(), watch:
-        run(x.clone())
-    return watch

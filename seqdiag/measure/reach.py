@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -17,7 +17,6 @@ SCALES = (1.0, 1e3)
 _AMPLIFIED = (1e6, 1e12, 1e24, 1e48, 1e96)
 """Sizes of one replaced input among the others, for responses that are very weak."""
 _DRAWS = 3
-_MOST_CUTS = 16
 
 
 def cuts_of(seq_len: int) -> list[int]:
@@ -25,10 +24,10 @@ def cuts_of(seq_len: int) -> list[int]:
     primes = [n for n in range(2, min(seq_len, 4096)) if all(n % p for p in range(2, n))][:600]
     chosen, following = [1], 2.0
     for prime in primes:
-        if prime >= following or prime <= 13:
+        if prime >= following or prime <= 7:
             chosen.append(prime)
-            following = prime * 1.7
-    edges = [2**i for i in range(3, 40) if 2**i < seq_len]
+            following = prime * 1.9
+    edges = [2**i for i in range(3, 40, 2) if 2**i < seq_len]
     cuts = {cut for cut in (*chosen, *edges, seq_len - 1, seq_len // 2 + 1) if 0 < cut < seq_len}
     return sorted(cuts)
 
@@ -50,14 +49,19 @@ def leaks(probe: Replacement, own: Sequence[int], scales: Sequence[float] = SCAL
     `own[n]` is the last input that output n may see.
     """
     cuts = cuts_of(probe.seq_len)
-    found = []
+    if list(own) != list(range(probe.seq_len)):
+        # Cuts must fall just after an output's own time: a stride leaves few such places.
+        outputs = [0, *cuts_of(len(own))]
+        strict = {own[n] + 1 for n in outputs if 0 < own[n] + 1 < probe.seq_len}
+        cuts = sorted({*cuts, *strict})
+    found: list[Leak] = []
+    if not cuts:
+        return found
     for scale in scales:
         if not probe.finite(scale):
             continue
         # Size matters to a mask, wherever it is cut.
-        chosen = cuts if scale == 1.0 else cuts[:: max(1, len(cuts) // 6)] + cuts[-1:]
-        if not chosen:
-            continue
+        chosen = cuts if scale == 1.0 else [*cuts[:: max(1, len(cuts) // 3)][:3], cuts[-1]]
         changed = probe.changes(after(chosen, probe.seq_len), scale).relative
         for cut, row in zip(chosen, changed.tolist(), strict=True):
             found += [
@@ -141,22 +145,21 @@ def bounds(probe: Replacement, output: int, scale: float = 1.0) -> tuple[int, in
     if not responds(before([length], length))[0]:
         return None
     # The prefix [0, c) matters from some c on; that input is the first one.
-    first = _first_true(lambda cuts: responds(before([c + 1 for c in cuts], length)), length)
-    last = (
-        length
-        - 1
-        - _first_true(lambda cuts: responds(after([length - 1 - c for c in cuts], length)), length)
+    ways = max(2, min(8, probe.x.shape[0]))
+    first = _first_true(lambda cuts: responds(before([c + 1 for c in cuts], length)), length, ways)
+    back = _first_true(
+        lambda cuts: responds(after([length - 1 - c for c in cuts], length)), length, ways
     )
-    return first, last
+    return first, length - 1 - back
 
 
-def _first_true(holds: object, count: int, ways: int = 8) -> int:
+def _first_true(holds: Callable[[list[int]], list[bool]], count: int, ways: int) -> int:
     """Returns the first i < count for which a monotone property holds; it does at the last."""
     low, high = 0, count - 1
     while low < high:
         width = high - low
         asked = sorted({low + width * i // ways for i in range(ways)})
-        answers = holds(asked)  # type: ignore[operator]
+        answers = holds(asked)
         true = [i for i, answer in zip(asked, answers, strict=True) if answer]
         high = min(true, default=high)
         false = [i for i, answer in zip(asked, answers, strict=True) if not answer and i < high]
@@ -178,10 +181,14 @@ def stride_of(first: Sequence[int | None], last: Sequence[int | None], seq_len: 
 
 
 def lookahead(matrix: Matrix, own: Sequence[int]) -> int | None:
-    """Returns max(s - own[n]) over what responds: what lies ahead counts only if it is a leak."""
+    """Returns max(s - own[n]) over what responds.
+
+    What lies ahead counts only if there is a leak: a response far above rounding.
+    """
     seq_len = matrix.change.shape[1]
     lag = torch.arange(seq_len).unsqueeze(0) - torch.tensor(own).unsqueeze(1)
-    counts = torch.where(lag > 0, matrix.leaks, matrix.responds)
+    leak = bool((matrix.leaks & (lag > 0)).any())
+    counts = matrix.responds if leak else matrix.responds & (lag <= 0)
     return int(lag[counts].max()) if bool(counts.any()) else None
 
 

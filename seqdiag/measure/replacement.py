@@ -55,9 +55,13 @@ class Changes:
     """Change over the largest output."""
 
 
-def batch_for(seq_len: int, most: int = 64) -> int:
-    """Returns how many sequences of `seq_len` steps go through at once."""
-    return max(2, min(most, _TOKENS // seq_len))
+def batch_for(seq_len: int, module: nn.Module, most: int = 64) -> int:
+    """Returns how many sequences of `seq_len` steps go through at once.
+
+    Few where a pass takes long, since the last batch is filled up.
+    """
+    large = sum(parameter.numel() for parameter in module.parameters()) > 4 * _LARGE
+    return max(2, min(most, (_TOKENS // 8 if large else _TOKENS) // seq_len))
 
 
 @dataclass
@@ -98,6 +102,11 @@ class Replacement:
         if key not in self._outputs:
             self._outputs[key] = self._forward(self.inputs(scale, draw))
         return self._outputs[key]
+
+    def is_random(self) -> bool:
+        """Returns whether the same input gives something else a second time."""
+        again = self._forward(self.x)
+        return not torch.equal(again.nan_to_num(), self.outputs(1.0, 0).nan_to_num())
 
     def finite(self, scale: float) -> bool:
         """Returns whether the outputs are finite."""
@@ -147,13 +156,6 @@ def seeded(run: Run, seed: int) -> Run:
             return run(x)
 
     return same
-
-
-def is_random(run: Run, x: Tensor) -> bool:
-    """Returns whether the module gives something else each time."""
-    with torch.no_grad():
-        first, second = run(x.clone()), run(x.clone())
-    return not torch.equal(first.nan_to_num(), second.nan_to_num())
 
 
 @contextlib.contextmanager

@@ -40,6 +40,8 @@ class Feeding:
     """Which output to take, as a key or index path such as `logits` or `0`."""
     alike: bool = False
     """Whether all sequences of the batch are one and the same."""
+    differentiable: bool = True
+    """Whether the output must carry a gradient."""
     resampled: bool = False
     """Whether the output may have more or fewer steps than the input."""
 
@@ -118,7 +120,7 @@ def _feed_floats(
         given = x.squeeze(-1) if samples else _arranged(x, feeding.layout)
         return _forward(module, given, feeding, f"floats {_shape(given)}")
 
-    _check_differentiable(run(inputs.clone().requires_grad_().clone()))
+    _check(run, inputs, feeding)
     return Fed(inputs, run, "samples" if samples else f"floats of width {width}")
 
 
@@ -150,7 +152,7 @@ def _feed_tokens(module: nn.Module, feeding: Feeding, generator: torch.Generator
         with embeddings.replaced_by(_arranged(x, _embedded(feeding.layout))) as ids:
             return _forward(module, ids, feeding, what)
 
-    _check_differentiable(run(inputs.clone().requires_grad_().clone()))
+    _check(run, inputs, feeding)
     return Fed(inputs, run, f"token ids below {vocab}, probed at the embedding's output")
 
 
@@ -332,8 +334,12 @@ def _embedded(layout: Layout) -> Layout:
     return "tbd" if layout == "tbd" else "btd"
 
 
-def _check_differentiable(output: Tensor) -> None:
-    if not output.requires_grad:
+def _check(run: Callable[[Tensor], Tensor], inputs: Tensor, feeding: Feeding) -> None:
+    """Runs once, so that what does not work is said now."""
+    if not feeding.differentiable:
+        with torch.no_grad():
+            run(inputs.clone())
+    elif not run(inputs.clone().requires_grad_().clone()).requires_grad:
         raise UsageError(
             "--model: the output carries no gradient: it is detached or depends on no input",
             hint=_HOW_TO_FEED,

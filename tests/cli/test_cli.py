@@ -74,6 +74,51 @@ def test_must_show_summary_columns(run: Run) -> None:
         assert {name, f"{name}_p05", f"{name}_p95"} <= set(header)
 
 
+def test_must_show_receptive_field(run: Run) -> None:
+    chain = ("receptive-field", "--kernel", 2, "--dilations", "1,2,4,8")
+    ran = run(*chain, "--csv")
+    assert ran.out.splitlines()[0] == (
+        "subject,seq_len,position,predicted_steps,predicted_count,measured_steps,measured_count,"
+        "structural_steps,first_input,last_input,lookahead_steps,causal,stride,latency_steps,"
+        "latency_ms,effective_steps_p50,effective_steps_p90,effective_steps_p99,probe,status,note"
+    )
+    (row,) = ran.rows()
+    names = ("predicted_steps", "measured_steps", "first_input", "last_input", "seq_len")
+    assert [row[name] for name in names] == ["16", "16", "48", "63", "64"]
+    (predicted,) = run(*chain, "--predict-only", "--csv").rows()
+    assert [predicted[name] for name in names] == ["16", "", "48", "63", "64"]
+
+
+@pytest.mark.parametrize("more", [[], ["--predict-only"]])
+def test_needs(more: list[str], run: Run) -> None:
+    ran = run("receptive-field", "--kernel", 2, "--dilations", "1,2,4,8", "--needs", 40, *more)
+    assert ran.code == 1
+    (line,) = [line for line in ran.err.splitlines() if "--needs" in line]
+    assert "16 < 40" in line
+    assert "--dilations 1,2,4,8,16,32 would see 64" in line
+    dilations = "1,2,4,8,16,32"
+    reached = run("receptive-field", "--kernel", 2, "--dilations", dilations, "--needs", 40, *more)
+    assert (reached.code, reached.err) == (0, "")
+
+
+def test_fail_on_leak(run: Run, tmp_path: Path) -> None:
+    leaks, result = tmp_path / "leaks.csv", tmp_path / "r.json"
+    ran = run(
+        "receptive-field", "--kernel", 3, "--padding", "same", "--fail-on-leak", "--csv",
+        "--leaks-csv", leaks, "-o", result,
+    )  # fmt: skip
+    assert ran.code == 1
+    assert "--fail-on-leak: conv k=3 x1 sees 1 steps ahead" in ran.err
+    assert ran.rows()[0]["causal"] == "False"
+    lines = leaks.read_text().splitlines()
+    assert lines[0] == "subject,output,input,lookahead_steps,change_ratio,leak"
+    assert len(lines) == 1 + 64 * 3 - 2
+    assert sum(line.endswith("True") for line in lines) == 63
+    assert json.loads(result.read_text())["verdict"]["passed"] is False
+    assert run("receptive-field", "--fail-on-leak").code == 0
+    assert run("receptive-field", "--arch", "attention", "--fail-on-leak").code == 0
+
+
 def test_gate_on_gradients(run: Run) -> None:
     gate = ("--fail-if", "steps_back >= 40 and grad_ratio < 1e-6")
     tripped = run("gradflow", "--arch", "rnn", *gate, "--csv")
@@ -100,6 +145,7 @@ def test_json_replays(command: str, run: Run, tmp_path: Path) -> None:
     options = {
         "kvcache": ["gemma-3-27b", "--ctx", "3k,5k", "--batch", 3, "--against", "gqa-32l"],
         "gradflow": ["--seq-len", 9, "--seeds", 2],
+        "receptive-field": ["--kernel", 3, "--dilations", "1,2,1,2", "--needs", 13, "--seed", 3],
         "attn-bench": ["--impl", "naive,blocked", "--seq-len", "9,20", "--pass", "fwd,bwd",
                        "--mask", "window:4", "--check-only"],
         "ssm-bench": ["--seq-len", 9, "--d-model", 12, "--pass", "fwd,both", "--check-only"],
@@ -244,6 +290,39 @@ BAD = {
         ["--plot", "p.png", "--by", "summary"],
         ["extra"],
     ],
+    "receptive-field": [
+        ["--kernel", "0"],
+        ["--dilations", "0"],
+        ["--dilations", "1,0"],
+        ["--dilations", "1,,2"],
+        ["--dilations", "1M,1G"],
+        ["--kernel", "2,2,2", "--dilations", "1,2"],
+        ["--strides", "0"],
+        ["--padding", "left"],
+        ["--kernel", "2", "--arch", "tcn"],
+        ["--model", f"{MODELS}:tiny_lm", "--arch", "tcn"],
+        ["--arch", "tcm"],
+        ["--pattern", "x?"],
+        ["--seq-len", "0"],
+        ["--seq-len", "32k"],
+        ["--position", "first"],
+        ["--position", "64"],
+        ["--position", "-1"],
+        ["--needs", "0"],
+        ["--needs", "x"],
+        ["--sample-rate", "0"],
+        ["--dtype", "bfloat16"],
+        ["--predict-only", "--fail-on-leak"],
+        ["--predict-only", "--plot", "p.png"],
+        ["--predict-only", "--leaks-csv", "l.csv"],
+        ["--leaks-csv", "missing/folder/l.csv"],
+        ["--align", "middle"],
+        ["--model", "tests/data/zoo.py:Noisy"],
+        ["--model", "tests/data/zoo.py:LearnedPositions"],
+        ["--model", f"{MODELS}:LastOnly"],
+        ["--model", f"{MODELS}:TwoOutputs"],
+        ["--hf", "missing"],
+    ],
 }
 
 
@@ -340,6 +419,7 @@ def test_list(command: str, run: Run) -> None:
         "attn-bench": {"naive", "flash-triton", "flash-attn-2"},
         "gradflow": {"rnn"},
         "kvcache": {"llama-3.1-8b", "gpt_oss", "ideal"},
+        "receptive-field": {"tcn", "wavenet-stacks", "wav2vec2-encoder"},
         "ssm-bench": {"loop", "mambapy", "scan-triton"},
     }
     assert names >= expected[command]

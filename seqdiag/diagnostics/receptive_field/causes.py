@@ -6,13 +6,12 @@ import itertools
 import math
 
 from seqdiag.diagnostics.receptive_field.measuring import Measured
-from seqdiag.measure.connections import Suspects
 
 
-def causes(measured: Measured, watched: Suspects) -> list[str]:
+def causes(measured: Measured) -> list[str]:
     """Returns where the future gets in and why, as far as the pattern tells."""
     where = _where(measured)
-    return [*filter(None, [where]), *_why(measured, watched)]
+    return [*filter(None, [where]), *_why(measured)]
 
 
 def _where(measured: Measured) -> str:
@@ -70,9 +69,9 @@ def _block(measured: Measured) -> int | None:
     return size if fits else None
 
 
-def _why(measured: Measured, watched: Suspects) -> list[str]:
-    found = list(watched.found)
-    if watched.normalises and _only_large(measured):
+def _why(measured: Measured) -> list[str]:
+    found = list(measured.watched.found)
+    if measured.watched.normalises and _only_large(measured):
         found.append("only at large inputs: they beat an additive mask; mask with -inf")
     if _block(measured):
         found.append("means or summaries over blocks that hold later steps")

@@ -9,10 +9,12 @@ from fractions import Fraction
 
 import torch
 
+from seqdiag.diagnostics.receptive_field.fitting import feed_long_enough
+from seqdiag.diagnostics.receptive_field.predicting import long_enough
 from seqdiag.diagnostics.receptive_field.spec import ReceptiveFieldSpec
 from seqdiag.diagnostics.receptive_field.subjects import Subject
 from seqdiag.errors import UsageError
-from seqdiag.measure.connections import gradient_mass
+from seqdiag.measure.connections import Suspects, gradient_mass
 from seqdiag.measure.reach import (
     Leak,
     Matrix,
@@ -23,17 +25,16 @@ from seqdiag.measure.reach import (
     response_matrix,
     stride_of,
 )
-from seqdiag.measure.replacement import Replacement, batch_for, is_random, seeded, tolerance
+from seqdiag.measure.replacement import Replacement, seeded, tolerance
 from seqdiag.models.adapting import Fed
 from seqdiag.predict.receptive_field import Field, StructureError, predict_field
 from seqdiag.predict.receptive_field.field import own_last
 from seqdiag.predict.receptive_field.positions import positions
 
-_WORK = 5e10
+_WORK = 4e10
 """Multiplications that replacing every single input may take; beyond it, cuts find the ends."""
-_FEW_OUTPUTS = 4
-_SIGNS_OF_SHORTNESS = ("ernel size", "adding size", "too small", "expected to be positive")
-"""How PyTorch says that a sequence is too short for a layer."""
+_LEAST_PARAMETERS = 80_000
+"""Smaller modules take as long for each step as one of this size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +66,22 @@ class Measured:
     own: list[int]
     """The last input that each output may see."""
     predicted: Field | None
+    watched: Suspects
+    """What a forward pass calls that usually lets the future in."""
     matrix: Matrix | None = None
     leaks: list[Leak] = field(default_factory=list)
     lookahead: int | None = None
     leak_probe: str = ""
     finite: bool = True
     notes: list[str] = field(default_factory=list)
+    _bounds: dict[tuple[int, float], tuple[int, int] | None] = field(default_factory=dict)
+
+    def bounds(self, output: int, scale: float = 1.0) -> tuple[int, int] | None:
+        """Returns the first and last input that an output responds to, by cuts."""
+        key = (output, scale)
+        if key not in self._bounds:
+            self._bounds[key] = bounds(self.probe, output, scale)
+        return self._bounds[key]
 
     @property
     def causal(self) -> bool | None:
@@ -83,6 +94,8 @@ class Measured:
         """Whether the future is seen as far as the sequence goes."""
         if self.lookahead is None or self.lookahead <= 0:
             return False
+        if self.predicted is not None and self.predicted.lookahead is None:
+            return True
         return self.lookahead >= self.seq_len - 1 - self.own[0]
 
     def expected(self, output: int) -> tuple[int, int, int] | None:
@@ -96,18 +109,21 @@ class Measured:
 def measure(spec: ReceptiveFieldSpec, subject: Subject, device: torch.device) -> Measured:
     """Returns what replacing inputs shows of one subject."""
     predicted = _predicted(subject)
-    seq_len = _length(spec, subject, predicted)
-    fed, seq_len, said = _feed_long_enough(spec, subject, device, seq_len)
+    seq_len = long_enough(spec, subject.structure, predicted)
+    fed, seq_len, said = feed_long_enough(spec, subject, device, seq_len)
     if spec.seed_forward:
         fed = Fed(fed.inputs, seeded(fed.run, spec.seed), fed.told)
+    watched = Suspects(seq_len)
     with subject.guarded():
-        if is_random(fed.run, fed.inputs):
+        probe = Replacement(fed.run, fed.inputs, spec.seed, tolerance(fed.inputs.dtype))
+        with watched:
+            random = probe.is_random()
+        if random:
             mode = "train" if spec.train_mode else "eval"
             raise UsageError(
                 f"{subject.name} is random in {mode} mode: the same input gives two outputs",
                 hint="--seed-forward puts the random stream at the same place for every pass",
             )
-        probe = Replacement(fed.run, fed.inputs, spec.seed, tolerance(fed.inputs.dtype))
         measured = Measured(
             subject=subject,
             fed=fed,
@@ -117,6 +133,7 @@ def measure(spec: ReceptiveFieldSpec, subject: Subject, device: torch.device) ->
             stride=None,
             own=[],
             predicted=predicted,
+            watched=watched,
             notes=[*filter(None, [subject.note]), *said],
         )
         if not probe.finite(1.0):
@@ -138,83 +155,10 @@ def _predicted(subject: Subject) -> Field | None:
         return None
 
 
-def _length(spec: ReceptiveFieldSpec, subject: Subject, predicted: Field | None) -> int:
-    """Returns --seq-len, doubled until the sequence holds a whole field, or to --max-seq-len."""
-    seq_len = spec.seq_len
-    while seq_len * 2 <= spec.max_seq_len and _too_short(subject, predicted, seq_len):
-        seq_len *= 2
-    return seq_len
-
-
-def _too_short(subject: Subject, predicted: Field | None, seq_len: int) -> bool:
-    if subject.structure is None or predicted is None:
-        return False
-    try:
-        outputs = subject.structure.length(seq_len)
-    except StructureError:
-        return True
-    stride = max(1, math.floor(predicted.stride))
-    if predicted.steps is None:
-        return stride > 1 and outputs < _FEW_OUTPUTS
-    return seq_len < predicted.steps + (stride if stride > 1 else 0)
-
-
-def _feed_long_enough(
-    spec: ReceptiveFieldSpec, subject: Subject, device: torch.device, seq_len: int
-) -> tuple[Fed, int, list[str]]:
-    """Returns the module fed with a length that it takes and that gives a few outputs."""
-    said = []
-    if seq_len > spec.seq_len:
-        said.append(f"--seq-len {spec.seq_len} is shorter than the field: doubled to {seq_len}")
-    while True:
-        try:
-            fed = subject.fed(spec, seq_len, batch_for(seq_len), device)
-        except UsageError as error:
-            longer = min(2 * seq_len, spec.max_seq_len)
-            short = any(sign in error.message for sign in _SIGNS_OF_SHORTNESS)
-            if seq_len > spec.seq_len and not short:  # it takes no more
-                fed = subject.fed(spec, spec.seq_len, batch_for(spec.seq_len), device)
-                return fed, spec.seq_len, [f"it takes no {seq_len} steps"]
-            if not short or longer == seq_len:
-                _say_its_limit(spec, subject, device, seq_len)
-                raise
-            seq_len = longer
-            said = [f"--seq-len {spec.seq_len} is too short for it: doubled to {seq_len}"]
-            continue
-        with torch.no_grad(), subject.guarded():
-            outputs = fed.run(fed.inputs.clone()).shape[1]
-        if outputs >= min(_FEW_OUTPUTS, seq_len) or 2 * seq_len > spec.max_seq_len:
-            return fed, seq_len, said
-        if subject.structure is not None and outputs > 1:
-            return fed, seq_len, said
-        seq_len *= 2
-        said = [f"--seq-len {spec.seq_len} gives {outputs} outputs: doubled to {seq_len}"]
-
-
-def _say_its_limit(
-    spec: ReceptiveFieldSpec, subject: Subject, device: torch.device, seq_len: int
-) -> None:
-    """Raises with the longest sequence that the module takes, if it takes a shorter one."""
-    low, high = 0, seq_len
-    while high - low > 1:
-        middle = (low + high) // 2
-        try:
-            subject.fed(spec, middle, 2, device)
-            low = middle
-        except UsageError:
-            high = middle
-    if low:
-        raise UsageError(
-            f"--seq-len: {subject.name} takes {low} steps at most, not {seq_len}: it may have "
-            "learned positions",
-            hint=f"--seq-len {low}",
-        )
-
-
 def _judge(spec: ReceptiveFieldSpec, measured: Measured) -> None:
     """Finds the alignment, the leaks and, where that is cheap enough, the whole matrix."""
     probe, structure = measured.probe, measured.subject.structure
-    work = float(measured.seq_len) ** 2 * max(1, _parameters(measured.subject))
+    work = float(measured.seq_len) ** 2 * max(_LEAST_PARAMETERS, _parameters(measured.subject))
     if work <= _WORK or spec.leaks_csv is not None:
         measured.matrix = response_matrix(probe)
     measured.stride = _stride(measured)
@@ -246,7 +190,7 @@ def _stride(measured: Measured) -> Fraction | None:
     else:
         first, last = [None] * measured.n_outputs, [None] * measured.n_outputs
         for n in {measured.n_outputs // 3, 2 * measured.n_outputs // 3}:
-            found = bounds(measured.probe, n)
+            found = measured.bounds(n)
             if found is not None:
                 first[n], last[n] = found
     try:
@@ -306,7 +250,7 @@ def _both_alignments(surplus: int) -> str:
 
 def _look_ahead(measured: Measured) -> None:
     """Sets how far outputs see beyond their own time, and which probe shows it."""
-    probe, own = measured.probe, measured.own
+    own = measured.own
     by_cut = max((leak.cut - own[leak.output] for leak in measured.leaks), default=None)
     shown = ["suffix replacement"] if measured.leaks else []
     if measured.matrix is not None:
@@ -320,11 +264,11 @@ def _look_ahead(measured: Measured) -> None:
         ahead = [by_cut or 0]
         for n in {outputs[0], outputs[len(outputs) // 2], outputs[-1]}:
             scale = max(leak.scale for leak in measured.leaks if leak.output == n)
-            found = bounds(probe, n, scale)
+            found = measured.bounds(n, scale)
             ahead += [found[1] - own[n]] if found else []
         measured.lookahead = max(ahead)
     else:
-        found = bounds(probe, measured.n_outputs - 1)
+        found = measured.bounds(measured.n_outputs - 1)
         measured.lookahead = None if found is None else found[1] - own[-1]
         measured.lookahead = min(0, measured.lookahead) if measured.lookahead is not None else None
     if measured.lookahead is None:
@@ -351,7 +295,7 @@ def seen_by(measured: Measured, output: int) -> Seen:
     """Returns what `output` responds to."""
     if measured.matrix is not None:
         return _seen_in_matrix(measured, measured.matrix, output)
-    found = bounds(measured.probe, output)
+    found = measured.bounds(output)
     if found is None:
         return Seen(None, None, 0, "prefix and suffix replacement")
     first, last = found

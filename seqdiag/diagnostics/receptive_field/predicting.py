@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+
 from seqdiag.diagnostics.receptive_field.row import ReceptiveFieldRow
 from seqdiag.diagnostics.receptive_field.spec import ReceptiveFieldSpec
 from seqdiag.predict.receptive_field import (
@@ -10,8 +13,35 @@ from seqdiag.predict.receptive_field import (
     StructureError,
     predict_field,
     skipped_inputs,
+    without_norms,
 )
 from seqdiag.predict.receptive_field.positions import positions
+
+FEW_OUTPUTS = 4
+"""How many outputs a module that shortens the sequence is given, if it can be."""
+
+
+def long_enough(
+    spec: ReceptiveFieldSpec, structure: Structure | None, predicted: Field | None
+) -> int:
+    """Returns --seq-len, doubled until the sequence holds a whole field, or to --max-seq-len."""
+    seq_len = spec.seq_len
+    if structure is None or predicted is None:
+        return seq_len
+    while seq_len * 2 <= spec.max_seq_len and _too_short(structure, predicted, seq_len):
+        seq_len *= 2
+    return seq_len
+
+
+def _too_short(structure: Structure, predicted: Field, seq_len: int) -> bool:
+    try:
+        outputs = structure.length(seq_len)
+    except StructureError:
+        return True
+    stride = max(1, math.floor(predicted.stride))
+    if predicted.steps is None:
+        return stride > 1 and outputs < FEW_OUTPUTS
+    return seq_len < predicted.steps + (stride if stride > 1 else 0)
 
 
 def predicted_row(
@@ -21,23 +51,27 @@ def predicted_row(
     if structure is None:
         return _row(spec, subject, None, None, f"no prediction: {reason}")
     field = predict_field(structure)
-    notes = [unbounded_note(field), skipped_note(structure)]
+    seq_len = long_enough(spec, structure, field)
+    notes = [
+        unbounded_note(field),
+        unnormalised_note(field, structure, 0),
+        skipped_note(structure),
+    ]
     try:
-        output = _output(spec, structure.length(spec.seq_len), field)
+        output = _output(spec, structure.length(seq_len), field)
     except StructureError as error:
         return _row(spec, subject, field, None, _joined([*notes, str(error)]))
     if output is None:
         return _row(spec, subject, field, None, _joined([*notes, "no such --position"]))
     field = predict_field(structure, output)
-    read = structure.reads(positions([output]), spec.seq_len)
+    read = structure.reads(positions([output]), seq_len)
     if field.steps is not None and read.span < field.steps:
-        notes.append(f"only {read.span} of {field.steps} steps lie in a sequence of {spec.seq_len}")
+        notes.append(f"only {read.span} of {field.steps} steps lie in a sequence of {seq_len}")
     row = _row(spec, subject, field, output, _joined(notes))
     if not read.bits:
         return row
-    import dataclasses
 
-    return dataclasses.replace(row, first_input=read.first, last_input=read.last)
+    return dataclasses.replace(row, seq_len=seq_len, first_input=read.first, last_input=read.last)
 
 
 def _row(
@@ -90,6 +124,14 @@ def latency_ms(spec: ReceptiveFieldSpec, latency: int | None) -> float | None:
 def unbounded_note(field: Field) -> str:
     """Returns why there is no size."""
     return f"unbounded ({field.unbounded})" if field.steps is None else ""
+
+
+def unnormalised_note(field: Field, structure: Structure, output: int) -> str:
+    """Returns what the rest would see if nothing were normalised over time."""
+    if field.steps is not None or "normalisation" not in field.unbounded:
+        return ""
+    steps = predict_field(without_norms(structure), output).steps
+    return "" if steps is None else f"without it {steps} steps"
 
 
 def skipped_note(structure: Structure) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 
@@ -21,15 +22,17 @@ from seqdiag.diagnostics.receptive_field.predicting import (
     predicted_row,
     skipped_note,
     unbounded_note,
+    unnormalised_note,
 )
 from seqdiag.diagnostics.receptive_field.row import ReceptiveFieldRow, ResponseRow
 from seqdiag.diagnostics.receptive_field.spec import ReceptiveFieldSpec
+from seqdiag.diagnostics.receptive_field.streaming import streaming_notes
 from seqdiag.diagnostics.receptive_field.subjects import Subject
+from seqdiag.errors import UsageError
 from seqdiag.measure.connections import (
     connected_inputs,
     gradient_mass,
     positive_copy,
-    suspects,
 )
 from seqdiag.measure.reach import shortest_window
 from seqdiag.measure.replacement import few_threads
@@ -53,8 +56,23 @@ def rows(
             yield predicted_row(spec, subject.name, subject.structure, subject.reason)
             continue
         with few_threads(subject.module):
-            found = list(_rows_of(spec, subject, device, pairs))
+            found = _in_a_dtype_that_runs(spec, subject, device, pairs)
         yield from found
+
+
+def _in_a_dtype_that_runs(
+    spec: ReceptiveFieldSpec, subject: Subject, device: torch.device, pairs: list[ResponseRow]
+) -> list[ReceptiveFieldRow]:
+    """Returns the rows in float64, or in float32 for a module that has no float64."""
+    try:
+        return list(_rows_of(spec, subject, device, pairs))
+    except UsageError as error:
+        if not subject.own or spec.dtype != "float64" or "ouble" not in error.message:
+            raise
+    single = dataclasses.replace(spec, dtype="float32")
+    note = "; ".join(filter(None, [subject.note, "it does not run in float64: float32"]))
+    lighter = dataclasses.replace(subject, module=subject.module.float(), note=note)
+    return list(_rows_of(single, lighter, device, pairs))
 
 
 def _rows_of(
@@ -65,9 +83,9 @@ def _rows_of(
     if not measured.finite or measured.stride is None:
         yield _without_numbers(spec, measured)
         return
-    watched = suspects(measured.fed.run, measured.fed.inputs, measured.seq_len)
-    why = causes(measured, watched) if measured.causal is False else []
-    why += [watched.misaligned] if watched.misaligned else []
+    why = causes(measured) if measured.causal is False else []
+    why += [measured.watched.misaligned] if measured.watched.misaligned else []
+    why += streaming_notes(spec, measured) if spec.streaming else []
     for output in chosen_outputs(spec, measured):
         yield _row(spec, measured, output, device, why)
 
@@ -104,12 +122,19 @@ def _row(
     with subject.guarded():
         seen = seen_by(measured, output)
     structural = _structural(spec, measured, output, device)
+    if structural is not None and not _holds(structural, seen):
+        structural = None  # something in it needs signs, or numbers that |W| does not leave
     effective = _effective(spec, measured, output, device)
     field = None if subject.structure is None else predict_field(subject.structure, output)
     if field is None or subject.structure is None:
         notes = [*measured.notes, f"no prediction: {subject.reason}"]
     else:
-        notes = [unbounded_note(field), skipped_note(subject.structure), *measured.notes]
+        notes = [
+            unbounded_note(field),
+            unnormalised_note(field, subject.structure, output),
+            skipped_note(subject.structure),
+            *measured.notes,
+        ]
     status, against = _against(spec, measured, field, output, seen, structural)
     notes += [*why, against]
     latency = None
@@ -199,6 +224,11 @@ def _structural(
         return None
 
 
+def _holds(structural: list[int], seen: Seen) -> bool:
+    """Returns whether every end that responds has a path."""
+    return seen.first is None or {seen.first, seen.last} <= set(structural)
+
+
 def _span(steps: list[int] | None) -> int | None:
     if steps is None:
         return None
@@ -224,8 +254,6 @@ def _effective(
 
 def _without_numbers(spec: ReceptiveFieldSpec, measured: Measured) -> ReceptiveFieldRow:
     row = predicted_row(spec, measured.subject.name, measured.subject.structure)
-    import dataclasses
-
     return dataclasses.replace(
         row,
         seq_len=measured.seq_len,

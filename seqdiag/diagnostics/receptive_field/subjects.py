@@ -61,6 +61,7 @@ class Subject:
             layout=self.layout,
             pick=spec.pick,
             alike=alike,
+            differentiable=False,
             resampled=True,
         )
         with user_code("feeding the module"):

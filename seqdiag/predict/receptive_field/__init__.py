@@ -1,6 +1,11 @@
 """Which inputs an output reads, from the structure of a network alone."""
 
-from seqdiag.predict.receptive_field.field import Field, predict_field, skipped_inputs
+from seqdiag.predict.receptive_field.field import (
+    Field,
+    predict_field,
+    skipped_inputs,
+    without_norms,
+)
 from seqdiag.predict.receptive_field.positions import Positions
 from seqdiag.predict.receptive_field.structure import (
     Blocks,
@@ -34,4 +39,5 @@ __all__ = [
     "predict_field",
     "skipped_inputs",
     "window",
+    "without_norms",
 ]

@@ -87,6 +87,16 @@ def _unbounded(structure: Structure) -> list[str]:
     return [structure.kind] if isinstance(structure, Past | Everything) else []
 
 
+def without_norms(structure: Structure) -> Structure:
+    """Returns the structure with normalisation over time left out."""
+    if isinstance(structure, Chain):
+        return Chain(tuple(map(without_norms, structure.layers)))
+    if isinstance(structure, Parallel):
+        return Parallel(tuple(map(without_norms, structure.paths)))
+    norm = isinstance(structure, Everything) and structure.kind.startswith("normalisation")
+    return Conv() if norm else structure
+
+
 def chain_size(layers: list[Conv]) -> tuple[int, int, int]:
     """Returns (r, S, P) of a chain: size, stride and left padding, all in input steps.
 
