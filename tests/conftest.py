@@ -12,6 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+# As the command does, before torch is imported: spinning threads stall busy machines.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 import torch
 
 from seqdiag.cli.app import main

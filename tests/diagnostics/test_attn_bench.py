@@ -209,19 +209,22 @@ def rows(**options: Any) -> list[dict[str, Any]]:
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Wrong implementations in the registry, as a user's fork might have them."""
-    wrong = {"wrong": f"{__name__}:newest_key_dropped", "fails": f"{__name__}:out_of_memory"}
-    monkeypatch.setitem(globals(), "out_of_memory", _out_of_memory)
-    for name, target in wrong.items():
-        monkeypatch.setitem(IMPLEMENTATIONS, name, target)
+    wrong = {"wrong": "newest_key_dropped", "fails": "out_of_memory", "refuses": "no_kernel"}
+    for name, function in wrong.items():
+        monkeypatch.setitem(IMPLEMENTATIONS, name, f"{__name__}:{function}")
     yield
 
 
-def _out_of_memory(*args: Any, **options: Any) -> Tensor:
+def out_of_memory(*args: Any, **options: Any) -> Tensor:
     raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB")
 
 
+def no_kernel(*args: Any, **options: Any) -> Tensor:
+    raise RuntimeError("No available kernel. Aborting execution.")
+
+
 def test_a_wrong_row_has_an_error_and_no_time(registered: None) -> None:
-    found = rows(impl=("naive", "wrong", "fails"), mode="decode", ctx=(64,), heads=2)
+    found = rows(impl=("naive", "wrong", "fails", "refuses"), mode="decode", ctx=(64,), heads=2)
     by_name = {row["implementation"]: row for row in found}
     assert by_name["naive"]["status"] == "ok"
     assert by_name["naive"]["time_ms"] > 0
@@ -230,6 +233,7 @@ def test_a_wrong_row_has_an_error_and_no_time(registered: None) -> None:
     assert by_name["wrong"]["time_ms"] is None
     assert by_name["fails"]["status"] == "oom"
     assert by_name["fails"]["note"].startswith("CUDA out of memory")
+    assert by_name["refuses"]["status"] == "unsupported"
 
 
 def test_scores_beyond_the_memory_are_refused_before_they_are_made(

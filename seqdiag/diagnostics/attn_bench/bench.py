@@ -191,6 +191,8 @@ def _failed(row: AttnBenchRow, error: Exception) -> AttnBenchRow:
         torch.cuda.empty_cache()
     if isinstance(error, MemoryError | RuntimeError) and is_memory(error):
         return replace(row, status="oom", note=_first_line(error))
+    if "No available kernel" in str(error):  # a pinned backend of PyTorch that refuses the shape
+        return replace(row, status="unsupported", note=_first_line(error))
     return replace(row, status="error", note=f"{type(error).__name__}: {_first_line(error)}")
 
 

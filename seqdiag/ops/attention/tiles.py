@@ -52,10 +52,10 @@ _HALF["gfx942"] = {
     "decode": (Tile(16, 64, 4, 1), Tile(16, 64, 4, 1), Tile(16, 32, 4, 1)),
 }
 _SINGLE: dict[Kernel, tuple[Tile, Tile, Tile]] = {
-    "forward": (Tile(64, 32, 4, 1), Tile(32, 32, 4, 1), Tile(16, 16, 4, 1)),
+    "forward": (Tile(32, 32, 4, 1), Tile(32, 32, 8, 1), Tile(16, 16, 4, 1)),
     "backward_keys": (Tile(32, 32, 4, 1), Tile(16, 32, 4, 1), Tile(16, 16, 4, 1)),
-    "backward_queries": (Tile(32, 32, 4, 1), Tile(32, 16, 4, 1), Tile(16, 16, 4, 1)),
-    "decode": (Tile(16, 32, 4, 1), Tile(16, 32, 4, 1), Tile(16, 16, 4, 1)),
+    "backward_queries": (Tile(32, 32, 4, 1), Tile(16, 16, 4, 1), Tile(16, 16, 4, 1)),
+    "decode": (Tile(16, 32, 4, 1), Tile(16, 32, 8, 1), Tile(16, 16, 4, 1)),
 }
 """In float32 products are not by tensor cores: full precision costs registers."""
 _INTERPRETED = Tile(64, 64, 4, 1)
