@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -174,7 +175,10 @@ def stride_of(first: Sequence[int | None], last: Sequence[int | None], seq_len: 
     """
     for ends, cut_at in ((last, seq_len - 1), (first, 0)):
         free = [(n, end) for n, end in enumerate(ends) if end is not None and end != cut_at]
-        if len(free) > 1 and free[-1][1] != free[0][1]:
+        # Several outputs may share an input: only where a new one begins do both move on.
+        free = free[:1] + [b for a, b in itertools.pairwise(free) if a[1] != b[1]]
+        free = free[1:] if len(free) > 2 else free
+        if len(free) > 1:
             (n_first, low), (n_last, high) = free[0], free[-1]
             return Fraction(high - low, n_last - n_first).limit_denominator(64)
     raise ValueError("no two outputs of which both ends lie inside the sequence")

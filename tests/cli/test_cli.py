@@ -303,6 +303,8 @@ BAD = {
         ["--model", f"{MODELS}:tiny_lm", "--arch", "tcn"],
         ["--arch", "tcm"],
         ["--pattern", "x?"],
+        ["--arch", "linear"],
+        ["--depth", "3"],
         ["--seq-len", "0"],
         ["--seq-len", "32k"],
         ["--position", "first"],

@@ -77,6 +77,8 @@ def test_the_shortest_window_holds_its_share(mass: list[float], share: float) ->
 
 def test_strides_from_the_ends() -> None:
     assert stride_of([0, 0, 20, 40], [39, 59, 79, 79], 80) == 20
-    assert stride_of([0, 0, 1, 1], [1, 1, 2, 2], 64) == Fraction(1, 3)
+    upsampled = [n // 4 for n in range(256)]
+    assert stride_of(upsampled, upsampled, 64) == Fraction(1, 4)
+    assert stride_of([0] * 5, [3, 7, 11, 15, 19], 20) == 4
     with pytest.raises(ValueError, match="no two outputs"):
         stride_of([0, 0], [9, 9], 10)

@@ -19,6 +19,9 @@ def _where(measured: Measured) -> str:
     able = [n for n in range(measured.n_outputs) if measured.own[n] < measured.seq_len - 1]
     if not leaking or not able:
         return ""
+    if measured.matrix is None:
+        shown = ", ".join(map(str, leaking[:3]))
+        return f"leak at outputs {shown} ..., {leaking[-1]}: cuts were tried, not every input"
     block = _block(measured)
     if block:
         return f"leak inside blocks of {block} steps"

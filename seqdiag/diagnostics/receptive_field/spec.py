@@ -134,6 +134,8 @@ class ReceptiveFieldSpec:
                 "--kernel, --dilations and --strides, --arch or --pattern, --model, and --hf "
                 "exclude each other"
             )
+        if not ours and (self.depth or self.norm or self.norm_type):
+            raise UsageError("--depth, --norm and --norm-type stack --arch or --pattern")
         if not self.inline:
             return
         reach = 1

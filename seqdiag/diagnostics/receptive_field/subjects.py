@@ -12,10 +12,11 @@ from torch import nn
 
 from seqdiag.diagnostics.receptive_field.inline import inline_name, inline_structure
 from seqdiag.diagnostics.receptive_field.spec import ReceptiveFieldSpec
+from seqdiag.errors import UsageError
 from seqdiag.models.adapting import Fed, Feeding, InputKind, Layout, feed
 from seqdiag.models.encoder import Encoder, encoder_names, load_encoder
 from seqdiag.models.loading import open_module, user_code
-from seqdiag.models.subjects import check_architectures, draw_subjects
+from seqdiag.models.subjects import LINEAR, check_architectures, draw_subjects
 from seqdiag.predict.receptive_field import Chain, Structure
 
 
@@ -104,6 +105,8 @@ def _subject(name: str, module: nn.Module, layout: Layout, d_in: int) -> Subject
 def check_names(spec: ReceptiveFieldSpec) -> None:
     """Raises `UsageError` for an unknown architecture."""
     names = tuple(name for name in spec.arch or () if name not in encoder_names())
+    if LINEAR in names:
+        raise UsageError("--arch: linear is of gradflow; rnn, lstm and gru recur as well")
     if not spec.inline and spec.model is None and spec.hf is None:
         check_architectures(names, spec.subject_options)
 
