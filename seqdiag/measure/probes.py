@@ -55,6 +55,23 @@ def along_random(seed: int) -> Reduce:
     return reduce
 
 
+def mixes_batch(run: Run, x: Tensor) -> bool:
+    """Returns whether the last output of one of two sequences, x (2, T, D), depends on the other.
+
+    It does in a module that takes the first axis for time, or normalises over the batch.
+    """
+    leaf = x.detach().requires_grad_()
+    with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
+        last = run(leaf.clone())[:, -1].flatten(1)
+        for one, other in ((0, 1), (1, 0)):
+            (gradient,) = torch.autograd.grad(
+                last[one].square().sum(), leaf, retain_graph=True, allow_unused=True
+            )
+            if gradient is not None and bool((gradient[other] != 0).any()):
+                return True
+    return False
+
+
 def in_padded_batch(run: Run, x: Tensor, lengths: Sequence[int], index: int) -> tuple[Run, Tensor]:
     """Returns how to run one sequence of a padded batch, (1, L, D), and the sequence itself.
 

@@ -251,3 +251,19 @@ def test_seeds_side_by_side_are_the_seeds_one_by_one(reduce: Any) -> None:
 def test_seeds_below_the_range_are_measured_one_by_one() -> None:
     records = rows(arch=("rnn",), seeds=2, seq_len=1200, steps_back=(1199,))
     assert all(row["grad_norm"] == 0 and row["grad_log10_norm"] < -320 for row in records)
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        (nn.GRU(8, 8), True),
+        (nn.TransformerEncoderLayer(8, 2, 16), True),
+        (nn.GRU(8, 8, batch_first=True), False),
+        (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), False),
+    ],
+    ids=str,
+)
+def test_a_module_that_is_time_first_is_suspected(module: nn.Module, said: bool) -> None:
+    pick = "0" if isinstance(module, nn.GRU) else None
+    found = seqdiag.gradflow(module, seq_len=6, d_in=8, pick=pick)
+    assert all(("--layout tbd" in str(row["note"])) == said for row in found.records)

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from seqdiag.diagnostics.gradflow.spec import GradflowSpec
-from seqdiag.measure.probes import Reduce, Run, along_random, in_padded_batch
+from seqdiag.errors import UsageError
+from seqdiag.measure.probes import Reduce, Run, along_random, in_padded_batch, mixes_batch
 from seqdiag.measure.training import train_to_copy
 from seqdiag.models.adapting import Feeding, feed
 from seqdiag.models.loading import cast_module, open_module, user_code
@@ -115,10 +116,10 @@ def _own_module(
     for seed in spec.all_seeds:
 
         def feed_module(
-            module: nn.Module, dtype: torch.dtype, seed: int = seed
+            module: nn.Module, dtype: torch.dtype, seed: int = seed, batch: int = spec.sequences
         ) -> tuple[Run, Tensor]:
             feeding = Feeding(
-                batch=spec.sequences,
+                batch=batch,
                 seq_len=spec.seq_len,
                 dtype=dtype,
                 device=device,
@@ -140,7 +141,20 @@ def _own_module(
                     module = copy.deepcopy(module)
             module = module.to(device).train(spec.train_mode)
             reduce = _reduce(spec, module, seed)
-            yield Subject(name, seed, module, feed_module, reduce, own=True, note=note)
+            subject = Subject(name, seed, module, feed_module, reduce, own=True, note=note)
+            if spec.layout == "btd" and _mixes_batch(subject, feed_module):
+                said = "sequences of a batch mix: if it is time first, give --layout tbd"
+                subject = dataclasses.replace(subject, note="; ".join(filter(None, (note, said))))
+            yield subject
+
+
+def _mixes_batch(subject: Subject, feed_module: Callable[..., tuple[Run, Tensor]]) -> bool:
+    copied = subject.cast(torch.float64).module
+    try:
+        with torch.random.fork_rng(devices=[]), user_code("a batch of two"):
+            return mixes_batch(*feed_module(copied, torch.float64, batch=2))
+    except UsageError:  # what is wrong will be said when it is measured
+        return False
 
 
 def _reduce(spec: GradflowSpec, module: nn.Module, seed: int) -> Reduce:
