@@ -89,7 +89,7 @@ def attn_bench(
     seed: Annotated[str, typer.Option(help="Of the inputs.", metavar="N")] = "0",
     budget: Annotated[
         str, typer.Option(help="For all timing together: 60s, 2m.", metavar="TIME")
-    ] = "4s",
+    ] = "3s",
     l2: Annotated[
         str,
         typer.Option(help="On a GPU: cold (wiped before each call), warm, both.", metavar="NAME"),

@@ -66,7 +66,8 @@ def _fastest(spec: AttnBenchSpec, group: Sequence[AttnBenchRow]) -> list[str]:
 def _problem(row: AttnBenchRow) -> str:
     length = format_tokens(row.seq_len)
     if row.kv_len != row.seq_len:
-        length += f" queries on {format_tokens(row.kv_len)} keys"
+        queries = "query" if row.seq_len == 1 else "queries"
+        length += f" {queries} on {format_tokens(row.kv_len)} keys"
     return f"{length} ({row.pass_}, {row.mask}, {row.dtype})"
 
 

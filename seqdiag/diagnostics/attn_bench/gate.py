@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seqdiag.diagnostics.attn_bench.exact import Outputs, compute, sampled_queries
+from seqdiag.diagnostics.attn_bench.exact import compute, sampled_queries
 from seqdiag.diagnostics.attn_bench.needles import Needles, leaks, probe
 from seqdiag.diagnostics.attn_bench.problem import Problem
 from seqdiag.measure.error import Error, error_of, why_inaccurate, worst
@@ -79,7 +79,7 @@ class Gate:
             pairs.append((out[:, :, rows], self._exact.out, self._naive.out))
         if which != "fwd":
             dq, dk, dv = self._problem.gradients(implementation.run, q, k, v, d_out)
-            found = Outputs(out=dq, dq=dq[:, :, rows], dk=dk, dv=dv).gradients
+            found = dq[:, :, rows], dk, dv
             pairs += zip(found, self._exact.gradients, self._naive.gradients, strict=True)
         return [
             (error_of(ours, exact, self._noise), error_of(naive, exact, self._noise))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -90,11 +89,3 @@ def timed_call(
     leaves = [x.detach().requires_grad_() for x in (q, k, v)]
     out = problem.call(implementation.run, *leaves)
     return lambda: torch.autograd.grad(out, leaves, d_out, retain_graph=True)
-
-
-def fingerprint(tensors: tuple[Tensor, ...]) -> str:
-    """Returns eight digits that tell two sets of inputs apart."""
-    digest = hashlib.sha256()
-    for tensor in tensors:
-        digest.update(tensor.detach().float().cpu().numpy().tobytes())
-    return digest.hexdigest()[:8]

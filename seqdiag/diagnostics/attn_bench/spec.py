@@ -47,7 +47,7 @@ class AttnBenchSpec:
     """None is float32 on the CPU, bfloat16 on a GPU."""
     device: str = "auto"
     seed: int = 0
-    budget: float = 4.0
+    budget: float = 3.0
     l2: Literal["cold", "warm", "both"] = "cold"
     check_only: bool = False
     deterministic: bool = False
