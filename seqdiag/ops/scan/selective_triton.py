@@ -33,7 +33,7 @@ def tile_of(n: int, backward: bool = False) -> Tile:
     """Returns the tile for N states; no shipped one spills registers on sm_80 or sm_90."""
     states = 1 << (n - 1).bit_length()
     if not backward:
-        return Tile(states, 32, max(1, states // 16))
+        return Tile(states, 32, 8 if states >= 64 else max(1, states // 16))
     return Tile(states, 32, max(1, states // 8)) if states <= 64 else Tile(states, 16, 8)
 
 
