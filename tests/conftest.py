@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 # As the command does, before torch is imported: spinning threads stall busy machines.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -24,6 +25,10 @@ from seqdiag.ops import interpreter
 # Triton reads this once, at its import: a test that imports it first must not spoil the others.
 if not torch.cuda.is_available():
     os.environ.setdefault(interpreter.VARIABLE, "1")
+
+# A busy machine is no failure.
+settings.register_profile("seqdiag", deadline=None)
+settings.load_profile("seqdiag")
 
 ROOT = Path(__file__).parent.parent
 DATA = Path(__file__).parent / "data"

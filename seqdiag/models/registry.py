@@ -56,6 +56,7 @@ MIXERS = {
     "none": Entry("seqdiag.models.mixer:Stateless", "-", "no mixing over time"),
 }
 _OPTIONS: dict[str, dict[str, Any]] = {"sliding-attention": {"window": 16}}
+_HEAD_SIZES = ("heads", "head_dim", "key_dim", "value_dim")
 LETTERS = {entry.letter: name for name, entry in MIXERS.items()}
 
 
@@ -77,7 +78,7 @@ def build_mixer(name: str, width: int, options: dict[str, Any] | None = None) ->
         raise UsageError(f"{name}: {error}") from None
     except ZeroDivisionError:
         raise UsageError(f"--hidden: {width} is too narrow for {name}") from None
-    if getattr(mixer, "heads", 1) < 1 or getattr(mixer, "head_dim", 1) < 1:
+    if any(getattr(mixer, size, 1) < 1 for size in _HEAD_SIZES):
         raise UsageError(f"--hidden: {width} is too narrow for the heads of {name}")
     return mixer
 
