@@ -80,6 +80,8 @@ def load_options(value: str, command: str, known: Iterable[str]) -> dict[str, An
         if value not in studies:
             raise unknown("--config", value, studies)
         path = config_dir("studies") / f"{value}.toml"
+    if path.suffix.lower() not in (".toml", ".json"):
+        raise UsageError(f"--config: {path} is neither .toml nor .json")
     data: Mapping[str, object]
     if path.suffix.lower() == ".json":
         data = parse_json("--config", path)

@@ -36,7 +36,9 @@ class TimeRow:
     seq_len: int = column("steps in the sequence", identity=True)
     step: int = column("input step, from 0", identity=True)
     steps_back: int = column("steps before the last, which is 0", identity=True)
-    grad_norm: float | None = column("norm of d(sum of the last output) / d(input step)")
+    grad_norm: float | None = column(
+        "norm of d loss / d input at the step; the loss is read off the last output"
+    )
     grad_log10_norm: float | None = column(
         "log10 of it, finite where grad_norm underflows; empty where exactly zero", unit="log10"
     )
@@ -87,6 +89,10 @@ def conclude(spec: GradflowSpec, rows: Sequence[TimeRow]) -> list[str]:
         for note in dict.fromkeys(row.note for row in mine if row.note):
             count = sum(row.note == note for row in mine)
             findings.append(f"{subject}, {count} of {len(mine)} steps: {note}.")
+    if own and spec.reduce is None:
+        findings.append(
+            "The loss is the last output along one random direction: --reduce sum takes its sum."
+        )
     if not own and any(row.steps_back == _ARTICLE_LAG for row in rows):
         findings.append(
             "steps_back counts from the last step, which is 0: g[-50], often called 50 steps "

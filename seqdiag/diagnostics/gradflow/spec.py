@@ -15,6 +15,7 @@ from seqdiag.models.subjects import SubjectOptions, check_architectures, subject
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 View = Literal["time", "summary", "layer", "cell", "logits", "jacobian"]
 _LARGEST_BIAS = 1e6
+_DEEPEST = 10_000
 DEFAULT_ARCH = ("rnn", "lstm", "gru")
 _OF_OWN = ("model_arg", "input", "d_in", "vocab", "layout", "pick")
 _OF_BUILT_IN = (
@@ -131,6 +132,8 @@ class GradflowSpec:
             raise UsageError(f"--horizon-ratio: {self.horizon_ratio:g} is not between 0 and 1")
         if self.forget_bias is not None and abs(self.forget_bias) > _LARGEST_BIAS:
             raise UsageError(f"--forget-bias: {self.forget_bias:g} is beyond +-{_LARGEST_BIAS:g}")
+        if max(self.depth or 1, len(self.pattern or "")) > _DEEPEST:
+            raise UsageError(f"--depth: more than {_DEEPEST} blocks")
         if self.lr <= 0:
             raise UsageError(f"--lr: {self.lr:g} is not above 0")
 
