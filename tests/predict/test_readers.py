@@ -12,7 +12,8 @@ from seqdiag.config import config_names
 from seqdiag.errors import UsageError
 from seqdiag.predict.kv_cache.engines import Ideal
 from seqdiag.predict.kv_cache.layout import Attention, Layout, Part, dtypes_for
-from seqdiag.predict.kv_cache.readers import READERS, read_config
+from seqdiag.predict.kv_cache.readers import read_config
+from seqdiag.predict.kv_cache.readers.table import READERS
 from seqdiag.predict.kv_cache.subjects import load_subject
 
 DATA = Path(__file__).parent.parent / "data"
@@ -53,9 +54,9 @@ def test_layout_is_what_transformers_holds(name: str, source: str) -> None:
         assert expected == held
 
 
-def test_every_reader_is_measured() -> None:
+def test_every_recorded_type_is_known() -> None:
     types = {case["config"]["model_type"] for case in MEASURED["cases"].values()}
-    assert types == set(READERS)
+    assert types <= set(READERS)
 
 
 # Bytes a token in the limit, MiB of keys and values at 32k tokens, MiB of state: bf16 cache and
@@ -97,6 +98,7 @@ PUBLISHED = {
     "mamba-codestral-7b": (0, 0, 259.75),
     "falcon-h1-1.5b": (24_576, 768, 72.49),
     "falcon-h1-7b": (45_056, 1_408, 132.90),
+    "qwen3.5-27b": (65_536, 2_048, 146.81),
     "gqa-32l": (131_072, 4_096, 0),
     "mamba-32l": (0, 0, 8),
 }
@@ -200,10 +202,11 @@ def test_expand_may_be_a_fraction() -> None:
     assert allocate(read_config("m", config, "m"), 1).state_bytes == 60 * 3 * 2 + 60 * 16 * 4
 
 
-def test_an_unknown_type_lists_the_known_ones() -> None:
+def test_an_unknown_type_says_what_was_found() -> None:
     with pytest.raises(UsageError) as caught:
         read_config("m", {**LLAMA, "model_type": "hyena"}, "config.json")
-    assert all(name in caught.value.hint for name in READERS)
+    assert "hidden_size" in caught.value.message
+    assert "TOML" in caught.value.hint
 
 
 def write(path: Path, text: str) -> Path:

@@ -22,10 +22,22 @@ class Sizes(TypedDict):
     kv_read_bytes: int | None
 
 
+_NONE = Sizes(
+    kv_bytes=None,
+    state_bytes=None,
+    total_bytes=None,
+    window_bytes=None,
+    cross_bytes=None,
+    recurrent_bytes=None,
+    kv_bytes_per_token=None,
+    kv_read_bytes=None,
+)
+
+
 def sizes(subject: Subject, tokens: int, parts: Sequence[Part] | None = None) -> Sizes:
     """Returns the figures of `parts`, of the whole model if None."""
     if subject.unsupported:
-        return Sizes(**dict.fromkeys(Sizes.__annotations__))  # type: ignore[typeddict-item]
+        return _NONE
     need = subject.allocate(tokens, parts)
     return Sizes(
         kv_bytes=need.kv_bytes,

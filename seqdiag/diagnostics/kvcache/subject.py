@@ -6,8 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from seqdiag.diagnostics.kvcache.spec import KvcacheSpec, canonical
+from seqdiag.errors import UsageError
 from seqdiag.predict.kv_cache.engines import ENGINES, Allocation, Engine
-from seqdiag.predict.kv_cache.layout import DtypeChoice, Dtypes, Kept, Layout, Part, dtypes_for
+from seqdiag.predict.kv_cache.layout import (
+    CrossAttention,
+    DtypeChoice,
+    Dtypes,
+    Kept,
+    Layout,
+    Part,
+    dtypes_for,
+)
 from seqdiag.predict.kv_cache.subjects import custom_layout, load_subject
 
 EXAMPLES = ("gqa-32l", "mamba-32l")
@@ -70,7 +79,14 @@ def subjects_of(spec: KvcacheSpec) -> list[Subject]:
         layouts.append(
             custom_layout(spec.layers, spec.kv_heads, spec.head_dim, spec.v_head_dim, spec.window)
         )
+    if spec.enc_len is not None and not any(map(_has_encoder, layouts)):
+        names = ", ".join(layout.name for layout in layouts)
+        raise UsageError(f"--enc-len: {names} has no encoder")
     return [subject_of(layout, engine, spec) for layout in layouts for engine in spec.engine]
+
+
+def _has_encoder(layout: Layout) -> bool:
+    return any(isinstance(part, CrossAttention) for part in layout.parts())
 
 
 def _default(spec: KvcacheSpec) -> tuple[str, ...]:
@@ -83,7 +99,10 @@ def subject_of(layout: Layout, engine: str, spec: KvcacheSpec) -> Subject:
     dtypes = _dtypes(layout, built, spec)
     if not built.unsupported(layout, dtypes):
         built.prepare(layout, dtypes)
-    return Subject(layout, built, dtypes, spec.batch)
+    subject = Subject(layout, built, dtypes, spec.batch)
+    if not subject.unsupported:
+        subject.allocate(1)  # refuses ranks and rows that do not fit before the first row
+    return subject
 
 
 def _dtypes(layout: Layout, engine: Engine, spec: KvcacheSpec) -> Dtypes:

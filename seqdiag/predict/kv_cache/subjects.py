@@ -64,8 +64,10 @@ def read_spec(
     """Returns the layout of a TOML spec: `[config]` with a config.json's fields, or `[[layers]]`.
 
     A layer is `count = N` and `parts`, each with its `kind` and numbers:
-    `{kind = "attention", kv_heads, head_dim, v_head_dim?, window?}`, `{kind = "latent", rank,
-    rope_dim, index_dim?}`, `{kind = "cross", kv_heads, head_dim, encoder_tokens}`, `{kind = "conv", channels, columns}`, `{kind = "recurrent", shape = [...]}`.
+    `{kind = "attention", kv_heads, head_dim, v_head_dim?, window?}`,
+    `{kind = "latent", rank, rope_dim, index_dim?}`,
+    `{kind = "cross", kv_heads, head_dim, encoder_tokens}`,
+    `{kind = "conv", channels, columns}`, `{kind = "recurrent", shape = [...]}`.
     """
     known = {"source", "config", "layers", "dtype", "state_dtype"}
     if extra := sorted(set(data) - known):

@@ -74,7 +74,8 @@ class Engine(ABC):
         """Returns the tensors held for the whole batch."""
 
     def prepare(self, layout: Layout, dtypes: Dtypes) -> None:
-        """Looks at the whole model, for engines whose rules need it."""
+        """Looks at the whole model; only engines whose rules need it do more than nothing."""
+        return
 
     def dtypes(self, layout: Layout) -> DtypeChoice:
         """Returns what the engine itself says of dtypes."""

@@ -11,8 +11,8 @@ class Ideal(Engine):
 
     name = "ideal"
     conventions = (
-        "ideal: a window of W counts the current token; a convolution of kernel K keeps K-1 columns; a "
-        "latent is kept once for all heads"
+        "ideal: a window of W counts the current token; a convolution of kernel K keeps K-1 "
+        "columns; a latent is kept once for all heads"
     )
 
     def tensors(self, part: Part, tokens: int, batch: int, dtypes: Dtypes) -> tuple[Kept, ...]:

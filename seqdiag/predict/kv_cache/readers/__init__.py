@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from seqdiag.errors import UsageError
 from seqdiag.predict.kv_cache.fields import Fields
-from seqdiag.predict.kv_cache.layout import CrossAttention, Layer, Layout
+from seqdiag.predict.kv_cache.layout import Layer, Layout
 from seqdiag.predict.kv_cache.readers.class_defaults import CLASS_DEFAULTS, NAMES
 from seqdiag.predict.kv_cache.readers.table import READERS
 
@@ -46,10 +46,6 @@ def read_config(
     module, _, function = READERS[model_type].partition(":")
     reader: Reader = getattr(importlib.import_module(f"{__name__}.{module}"), function)
     layers = reader(top)
-    if enc_len is not None and not any(
-        isinstance(part, CrossAttention) for layer in layers for part in layer.parts
-    ):
-        raise UsageError(f"--enc-len: {name} has no encoder")
     return Layout(
         name=name,
         layers=layers,

@@ -6,6 +6,7 @@ from seqdiag.predict.kv_cache.fields import Fields
 from seqdiag.predict.kv_cache.layout import ConvState, Layer, Part, RecurrentState
 from seqdiag.predict.kv_cache.readers.attention import (
     KINDS,
+    attention_kinds,
     hidden_per_head,
     layer_count,
     read_mixed,
@@ -32,6 +33,8 @@ def read_delta_net(fields: Fields) -> tuple[Layer, ...]:
 
 
 def _full_at_every(fields: Fields, layers: int) -> list[str]:
+    if not fields.has("full_attention_interval") and "kinds" in fields.class_defaults:
+        return attention_kinds(fields, layers)
     every = fields.integer("full_attention_interval", default=4)
     return ["linear" if (i + 1) % every else "full" for i in range(layers)]
 
@@ -65,7 +68,7 @@ def read_kimi_linear(fields: Fields) -> tuple[Layer, ...]:
 
 
 def read_minimax(fields: Fields) -> tuple[Layer, ...]:
-    """MiniMax-01 (arXiv 2501.08313): lightning attention keeps heads x d x d in the model's dtype."""
+    """MiniMax-01 (arXiv 2501.08313): heads x d x d of lightning attention, in the model's dtype."""
 
     def parts() -> tuple[Part, ...]:
         heads = fields.integer("num_attention_heads")
