@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from seqdiag.cli.options import choose, command, parse, parse_optional
-from seqdiag.units import parse_count, parse_counts, parse_names, parse_size
+from seqdiag.units import (
+    parse_count,
+    parse_counts,
+    parse_names,
+    parse_rate,
+    parse_share,
+    parse_size,
+)
 
 if TYPE_CHECKING:
     from seqdiag.report.result import Diagnosis
@@ -28,6 +35,13 @@ def _own(help: str, metavar: str = "N") -> typer.models.OptionInfo:
 def _engine(help: str, metavar: str = "N") -> typer.models.OptionInfo:
     option: typer.models.OptionInfo = typer.Option(
         help=help, metavar=metavar, rich_help_panel="Of an engine"
+    )
+    return option
+
+
+def _planning(help: str, metavar: str) -> typer.models.OptionInfo:
+    option: typer.models.OptionInfo = typer.Option(
+        help=help, metavar=metavar, rich_help_panel="Planning"
     )
     return option
 
@@ -128,6 +142,18 @@ def kvcache(
             "FORM",
         ),
     ] = None,
+    memory: Annotated[
+        str | None,
+        _planning("Of the device: gives the longest context and the most sequences.", "SIZE"),
+    ] = None,
+    weights: Annotated[str | None, _planning("Of the weights on the device.", "SIZE")] = None,
+    reserve: Annotated[
+        str | None, _planning("Share of --memory left alone. Default: 10%.", "PERCENT")
+    ] = None,
+    bandwidth: Annotated[
+        str | None,
+        _planning("Gives the least time of a decode step, such as 3.35TB/s.", "RATE"),
+    ] = None,
     against: Annotated[
         str | None,
         typer.Option(
@@ -194,6 +220,10 @@ def kvcache(
             head_dim=parse_optional("--head-dim", parse_count, head_dim),
             v_head_dim=parse_optional("--v-head-dim", parse_count, v_head_dim),
             window=parse_optional("--window", parse_count, window),
+            memory=parse_optional("--memory", parse_size, memory),
+            weights=parse_optional("--weights", parse_size, weights),
+            reserve=parse_optional("--reserve", parse_share, reserve),
+            bandwidth=parse_optional("--bandwidth", parse_rate, bandwidth),
             against=against,
             per_layer=per_layer,
             explain=explain,

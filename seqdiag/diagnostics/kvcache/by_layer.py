@@ -26,16 +26,16 @@ class KvcacheLayerRow:
     kv_bytes: int | None = column("keys and values, the whole batch", unit="B")
     state_bytes: int | None = column("convolution and recurrent states, the whole batch", unit="B")
     total_bytes: int | None = column("kv_bytes + state_bytes", unit="B")
-    window_bytes: int | None = column("of kv_bytes: layers with a window or chunk", unit="B")
-    cross_bytes: int | None = column("of kv_bytes: keys and values of the encoder", unit="B")
-    recurrent_bytes: int | None = column(
-        "of state_bytes: recurrent states without convolutions", unit="B"
-    )
     kv_bytes_per_token: int | None = column(
         "bytes that one more token of one sequence adds at this context", unit="B"
     )
     kv_read_bytes: int | None = column("cache bytes that one decode step reads", unit="B")
     measured_bytes: int | None = column("bytes allocated by --measure", unit="B")
+    window_bytes: int | None = column("of kv_bytes: layers with a window or chunk", unit="B")
+    cross_bytes: int | None = column("of kv_bytes: keys and values of the encoder", unit="B")
+    recurrent_bytes: int | None = column(
+        "of state_bytes: recurrent states without convolutions", unit="B"
+    )
     status: Status = column("ok, or why there is no value or measurement")
     note: str = column("what was assumed, or what would help")
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from seqdiag.diagnostics.kvcache.measuring import Measure
+from seqdiag.diagnostics.kvcache.planning import floor_ms, plan, read_bytes
 from seqdiag.diagnostics.kvcache.sizing import sizes
 from seqdiag.diagnostics.kvcache.spec import KvcacheSpec
 from seqdiag.diagnostics.kvcache.subject import EXAMPLES, Subject, subject_of
@@ -38,23 +39,31 @@ class KvcacheRow:
     kv_bytes: int | None = column("keys and values, the whole batch", unit="B")
     state_bytes: int | None = column("convolution and recurrent states, the whole batch", unit="B")
     total_bytes: int | None = column("kv_bytes + state_bytes", unit="B")
+    kv_bytes_per_token: int | None = column(
+        "bytes that one more token of one sequence adds at this context", unit="B"
+    )
+    kv_read_bytes: int | None = column("cache bytes that one decode step reads", unit="B")
+    crossover_tokens: int | None = column(
+        "smallest context at which total_bytes reaches that of --against", unit="tokens"
+    )
+    measured_bytes: int | None = column("bytes allocated by --measure", unit="B")
     window_bytes: int | None = column("of kv_bytes: layers with a window or chunk", unit="B")
     cross_bytes: int | None = column("of kv_bytes: keys and values of the encoder", unit="B")
     recurrent_bytes: int | None = column(
         "of state_bytes: recurrent states without convolutions", unit="B"
     )
-    kv_bytes_per_token: int | None = column(
-        "bytes that one more token of one sequence adds at this context", unit="B"
-    )
-    kv_read_bytes: int | None = column("cache bytes that one decode step reads", unit="B")
     block_tokens: int | None = column("tokens of a page of the cache", unit="tokens")
     page_padding_ratio: float | None = column(
         "by what share of itself a state is padded to fill a page"
     )
-    crossover_tokens: int | None = column(
-        "smallest context at which total_bytes reaches that of --against", unit="tokens"
+    decode_read_bytes: int | None = column(
+        "kv_read_bytes and every state: what one decode step of the batch reads", unit="B"
     )
-    measured_bytes: int | None = column("bytes allocated by --measure", unit="B")
+    decode_floor_ms: float | None = column("decode_read_bytes at --bandwidth", unit="ms")
+    max_ctx_tokens: int | None = column(
+        "longest context that fits in --memory at this batch", unit="tokens"
+    )
+    max_batch: int | None = column("most sequences that fit in --memory at this context")
     status: Status = column("ok, or why there is no value or measurement")
     note: str = column("what was assumed, or what would help")
 
@@ -68,6 +77,7 @@ def rows(
             parts = list(subject.layout.parts())
             measured, status, reason = measure(subject, parts, tokens)
             block, padding = subject.engine.pages
+            room, why_no_room = plan(spec, subject, tokens)
             yield KvcacheRow(
                 model=subject.layout.name,
                 engine=subject.engine.name,
@@ -77,10 +87,14 @@ def rows(
                 **sizes(subject, tokens),
                 block_tokens=block,
                 page_padding_ratio=padding,
+                decode_read_bytes=read_bytes(subject, tokens),
+                decode_floor_ms=floor_ms(spec, subject, tokens),
+                max_ctx_tokens=room.max_ctx,
+                max_batch=room.max_batch,
                 crossover_tokens=crossover,
                 measured_bytes=measured,
                 status=status,
-                note="; ".join(filter(None, (reason, why_not, subject.assumptions))),
+                note="; ".join(filter(None, (reason, why_not, why_no_room, subject.assumptions))),
             )
 
 
@@ -102,12 +116,33 @@ def conclude(rows: Sequence[KvcacheRow], against: Layout | None) -> list[str]:
         for row in at
         if against is not None and row.crossover_tokens is not None
     ]
+    findings += [
+        f"Below {row.crossover_tokens} tokens {against.name} is the more expensive one: its state "
+        f"is there from the first token on."
+        for row in at
+        if against is not None
+        and row.crossover_tokens is not None
+        and row.crossover_tokens > 1
+        and not any(part.saturates_at() is None and not part.is_state for part in against.parts())
+    ]
+    findings += _fits(at)
     findings += dict.fromkeys(f"{row.model}: {row.note}." for row in at if row.status != "ok")
     if {row.model for row in rows} <= set(EXAMPLES):
         findings.append(
             "Try your own model: seqdiag kvcache path/to/config.json --ctx 32k --explain."
         )
     return findings
+
+
+def _fits(rows: Sequence[KvcacheRow]) -> list[str]:
+    """Says what fits in `--memory`."""
+    return [
+        f"{row.model} in {row.engine}: {row.max_batch} sequences of "
+        f"{format_tokens(row.ctx_tokens)} tokens fit, and a batch of {row.batch} up to "
+        f"{'any context' if row.max_ctx_tokens is None else f'{row.max_ctx_tokens} tokens'}."
+        for row in rows
+        if row.max_batch is not None
+    ]
 
 
 def _crossover(

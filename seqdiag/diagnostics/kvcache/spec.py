@@ -9,7 +9,9 @@ from seqdiag.predict.kv_cache.cache_types import ALIASES, CACHE_TYPES
 from seqdiag.predict.kv_cache.engines import ENGINES, Settings
 from seqdiag.predict.kv_cache.engines.base import MlaForm
 from seqdiag.predict.kv_cache.layout import ITEMSIZE
+from seqdiag.units import format_bytes
 
+DEFAULT_RESERVE = 0.1
 MLA_FORMS = ("latent", "latent-and-value", "expanded")
 
 
@@ -41,6 +43,12 @@ class KvcacheSpec:
     head_dim: int | None = None
     v_head_dim: int | None = None
     window: int | None = None
+    memory: int | None = None
+    weights: int | None = None
+    reserve: float | None = None
+    """Share of the memory left alone; 0.1 unless said."""
+    bandwidth: float | None = None
+    """Bytes a second."""
     against: str | None = None
     per_layer: bool = False
     explain: bool = False
@@ -67,6 +75,7 @@ class KvcacheSpec:
             if dtype is not None and canonical(dtype) not in ITEMSIZE:
                 raise unknown(option, dtype, ITEMSIZE)
         self._check_settings()
+        self._check_memory()
         described = (self.layers, self.kv_heads, self.head_dim)
         if self.describes_model and None in described:
             raise UsageError(
@@ -87,6 +96,32 @@ class KvcacheSpec:
 
     def settings(self) -> Settings:
         return Settings(**self.given_settings())  # type: ignore[arg-type]
+
+    def cache_room(self) -> int:
+        """Returns the bytes that are left for the cache."""
+        memory = self.memory or 0
+        reserved = round(memory * (DEFAULT_RESERVE if self.reserve is None else self.reserve))
+        return memory - reserved - (self.weights or 0)
+
+    def _check_memory(self) -> None:
+        if self.memory is None:
+            for option, value in (("--weights", self.weights), ("--reserve", self.reserve)):
+                if value is not None:
+                    raise UsageError(f"{option}: needs --memory")
+            return
+        if self.per_layer:
+            raise UsageError("--memory: sizes a whole model; leave out --per-layer")
+        if self.weights is None:
+            raise UsageError(
+                "--memory: needs --weights, the bytes of the weights on the device",
+                hint="parameters x bytes each, such as --weights 16GB for 8B in bfloat16; 0 if "
+                "--memory is for the cache alone",
+            )
+        if self.cache_room() < 0:
+            raise UsageError(
+                f"--memory: {format_bytes(self.memory)} less the reserve is below --weights "
+                f"{format_bytes(self.weights)}"
+            )
 
     def _check_settings(self) -> None:
         """Refuses a flag that no engine in question has."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -39,6 +40,9 @@ class Subject:
 
     def tensors(self, part: Part, tokens: int) -> tuple[Kept, ...]:
         return self.engine.tensors(part, tokens, self.batch, self.dtypes)
+
+    def of_batch(self, batch: int) -> Subject:
+        return dataclasses.replace(self, batch=batch)
 
     def total(self, tokens: int) -> int:
         return self.allocate(tokens).total_bytes
