@@ -52,7 +52,8 @@ def kvcache(
         list[str] | None,
         typer.Argument(
             metavar="MODEL",
-            help="A preset (see --list), a config.json, its folder, or a TOML spec. "
+            help="A preset (see --list), a config.json, its folder, a .gguf, or a TOML "
+            "spec. "
             "None: gqa-32l and mamba-32l.",
         ),
     ] = None,

@@ -34,7 +34,8 @@ def load_subject(name: str, option: str = "MODEL", enc_len: int | None = None) -
     """Returns the layout of MODEL.
 
     A name of `configs/models/` is that preset; anything else is a path: a `config.json`, a folder
-    that holds one (`./name` if a preset has the same name), or a TOML spec as the presets are.
+    that holds one (`./name` if a preset has the same name), a `.gguf` of which only the header is
+    read, or a TOML spec as the presets are.
     """
     if not name:
         raise UsageError(f"{option}: is empty")
@@ -47,6 +48,11 @@ def load_subject(name: str, option: str = "MODEL", enc_len: int | None = None) -
         path = path / "config.json"
         if not path.is_file():
             raise UsageError(f"{option}: {name} is a folder without a config.json")
+    if path.suffix == ".gguf":
+        from seqdiag.predict.kv_cache.readers.gguf import read_gguf
+        from seqdiag.predict.kv_cache.readers.gguf_header import read_header
+
+        return read_gguf(name, read_header(option, path), str(path))
     if path.suffix == ".toml":
         return read_spec(name, parse_toml(option, path), str(path), enc_len)
     if path.suffix == ".json" or (path.exists() and not path.is_dir()):
