@@ -25,7 +25,7 @@ _PART_FIELDS = {
     "attention": ("kv_heads", "head_dim", "v_head_dim", "window"),
     "latent": ("rank", "rope_dim", "index_dim"),
     "cross": ("kv_heads", "head_dim", "encoder_tokens"),
-    "conv": ("channels", "columns"),
+    "conv": ("channels", "columns", "groups", "group_width"),
     "recurrent": ("shape",),
 }
 
@@ -73,7 +73,8 @@ def read_spec(
     `{kind = "attention", kv_heads, head_dim, v_head_dim?, window?}`,
     `{kind = "latent", rank, rope_dim, index_dim?}`,
     `{kind = "cross", kv_heads, head_dim, encoder_tokens}`,
-    `{kind = "conv", channels, columns}`, `{kind = "recurrent", shape = [...]}`.
+    `{kind = "conv", channels, columns, groups?, group_width?}`,
+    `{kind = "recurrent", shape = [...]}`.
     """
     known = {"source", "config", "layers", "dtype", "state_dtype"}
     if extra := sorted(set(data) - known):
@@ -99,6 +100,7 @@ def read_spec(
         state_dtype=_dtype(data, "state_dtype", "float32", where, "model"),
         source=source,
         fields={"layers": f"{len(groups)} groups"},
+        float32_state=data.get("state_dtype") == "float32",
     )
 
 
@@ -146,7 +148,11 @@ def _read_part(part: object, where: str) -> Part:
     elif kind == "cross":
         result = CrossAttention(*(fields.integer(name) for name in _PART_FIELDS[kind]))
     elif kind == "conv":
-        result = ConvState(fields.integer("channels"), fields.integer("columns", minimum=0))
+        grouped = [
+            fields.integer(name) if fields.has(name) else 0 for name in ("groups", "group_width")
+        ]
+        channels = fields.integer("channels", minimum=1 + grouped[0] * grouped[1])
+        result = ConvState(channels, fields.integer("columns", minimum=0), *grouped)
     elif kind == "recurrent":
         result = RecurrentState(fields.integers("shape"))
     else:

@@ -102,6 +102,9 @@ def read_nemotron_h(fields: Fields) -> tuple[Layer, ...]:
             raise fields.inconsistent("has neither hybrid_override_pattern nor layers_block_type")
         kinds = given
     kv_heads, head_dim = read_heads(fields)
+    if fields.has("attention_head_dim"):  # as the first of these models spell it
+        head_dim = fields.integer("attention_head_dim")
+        fields.assumed.pop("head_dim", None)
     heads, mamba_dim = fields.integer("mamba_num_heads"), fields.integer("mamba_head_dim")
     mamba = mamba2_parts(
         heads,
