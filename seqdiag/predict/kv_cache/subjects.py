@@ -148,11 +148,10 @@ def _read_part(part: object, where: str) -> Part:
     elif kind == "cross":
         result = CrossAttention(*(fields.integer(name) for name in _PART_FIELDS[kind]))
     elif kind == "conv":
-        grouped = [
-            fields.integer(name) if fields.has(name) else 0 for name in ("groups", "group_width")
-        ]
-        channels = fields.integer("channels", minimum=1 + grouped[0] * grouped[1])
-        result = ConvState(channels, fields.integer("columns", minimum=0), *grouped)
+        groups = fields.integer("groups") if fields.has("groups") else 0
+        width = fields.integer("group_width") if fields.has("group_width") else 0
+        channels = fields.integer("channels", minimum=1 + groups * width)
+        result = ConvState(channels, fields.integer("columns", minimum=0), groups, width)
     elif kind == "recurrent":
         result = RecurrentState(fields.integers("shape"))
     else:
