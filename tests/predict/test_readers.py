@@ -314,3 +314,10 @@ def test_an_unknown_preset_suggests_the_nearest() -> None:
     with pytest.raises(UsageError) as caught:
         load_subject("llama-3.1-8")
     assert "did you mean llama-3.1-8b?" in caught.value.hint
+
+
+def test_of_two_spellings_the_class_s_own_wins_and_that_is_said() -> None:
+    config = {"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4, "hidden_size": 128}
+    layout = read_config("m", config, "m")
+    assert layout.layers[0].parts == (Attention(4, 16, 16),)
+    assert layout.conflicts == ("n_embd = 64 wins over hidden_size = 128",)

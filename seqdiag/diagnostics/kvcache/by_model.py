@@ -76,7 +76,7 @@ def rows(
         for tokens in spec.ctx:
             parts = list(subject.layout.parts())
             measured, status, reason = measure(subject, parts, tokens)
-            block, padding = subject.engine.pages
+            block, padding = (None, None) if subject.unsupported else subject.engine.pages
             room, why_no_room = plan(spec, subject, tokens)
             yield KvcacheRow(
                 model=subject.layout.name,

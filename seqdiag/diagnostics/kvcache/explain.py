@@ -30,7 +30,7 @@ def explain(subjects: Sequence[Subject], tokens: int) -> list[str]:
         lines.append(f"  total = {subject.total(tokens)} B")
         fields = ", ".join(f"{name} = {value}" for name, value in layout.fields.items())
         lines.append(f"  read: {fields}")
-        if layout.assumed:
+        if subject.assumptions:
             lines.append(f"  {subject.assumptions}")
         lines.append(f"  conventions: {subject.engine.conventions}")
     return lines

@@ -66,11 +66,12 @@ class Subject:
 
     @property
     def assumptions(self) -> str:
-        """Says which values the config lacks."""
-        if not self.layout.assumed:
-            return ""
-        values = ", ".join(f"{name} = {value}" for name, value in self.layout.assumed.items())
-        return f"not in the config, taken from the model class: {values}"
+        """Says which values the config lacks or gives twice."""
+        said = list(self.layout.conflicts)
+        if self.layout.assumed:
+            values = ", ".join(f"{name} = {value}" for name, value in self.layout.assumed.items())
+            said.append(f"not in the config, taken from the model class: {values}")
+        return "; ".join(said)
 
 
 def subjects_of(spec: KvcacheSpec) -> list[Subject]:

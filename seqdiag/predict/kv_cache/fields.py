@@ -29,6 +29,8 @@ class Fields:
         self._names = names or {}
         self.read: dict[str, object] = {}
         self.assumed: dict[str, object] = {}
+        self.conflicts: dict[str, str] = {}
+        """Fields given in two spellings that differ, and which won."""
 
     def has(self, name: str) -> bool:
         """Returns whether the field is there and not null."""
@@ -54,9 +56,14 @@ class Fields:
         return self._get(name)
 
     def _get(self, name: str) -> object:
-        if name in self._data:
-            return self._data[name]
-        return self._data.get(self._names.get(name, name))
+        """Returns the field; the model class's own spelling wins over the common one."""
+        own = self._names.get(name, name)
+        if own not in self._data:
+            return self._data.get(name)
+        value = self._data[own]
+        if own != name and self._data.get(name, value) != value:
+            self.conflicts[own] = f"{own} = {value} wins over {name} = {self._data[name]}"
+        return value
 
     def _default(self, name: str, default: object) -> object:
         """Returns what an absent field is: the reader's default, else the model class's."""

@@ -230,6 +230,8 @@ class Layout:
     """The config fields that decided, with their values."""
     assumed: dict[str, object] = field(default_factory=dict)
     """Values the config lacks, taken from the model class."""
+    conflicts: tuple[str, ...] = ()
+    """Fields that the config gives twice and differently, and which won."""
     float32_state: bool = False
     """Whether the model asks every engine for float32 recurrent states."""
 

@@ -54,6 +54,7 @@ def read_config(
         source=source,
         fields=top.read,
         assumed=top.assumed,
+        conflicts=tuple(top.conflicts.values()),
         float32_state=model_type in _FLOAT32_STATE
         or top.text("mamba_ssm_cache_dtype") == "float32",
     )
