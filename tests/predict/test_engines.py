@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -213,3 +215,28 @@ def test_the_floor_of_attention_grows_and_that_of_a_state_does_not() -> None:
     first, second, *state = (r["decode_floor_ms"] for r in kvcache(spec).run().records)
     assert (first, second) == (125.0, 250.0)
     assert state == [1e3 / 128] * 2
+
+
+def test_whisper_cpp_prints_a_pad_buffer(tmp_path: Path) -> None:
+    """whisper base: 512 wide, 1500 audio positions in 1536 cells."""
+    config = {"model_type": "whisper", "decoder_layers": 6, "d_model": 512}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"max_source_positions": 1500}))
+    got = row(str(tmp_path), engine=("whisper.cpp",), ctx=(448,))
+    assert got["work_bytes"] == 2 * 512 * 1536 * 2
+    assert got["cross_bytes"] == 6 * got["work_bytes"]
+
+
+def test_an_indexer_key_has_a_scale() -> None:
+    """DeepSeek-V3.2: 132 bytes a token and layer beside the latent."""
+    for engine in ("vllm", "sglang"):
+        got = row("deepseek-v3.2", engine=(engine,), ctx=(64,))
+        assert got["kv_bytes"] == 61 * 64 * (576 * 2 + 132)
+
+
+def test_rwkv(tmp_path: Path) -> None:
+    """RWKV-7 keeps heads x head_dim^2, not more: 64 x 64 x 64 for a width of 4096."""
+    config = {"model_type": "rwkv7", "num_hidden_layers": 2, "hidden_size": 4096, "head_dim": 64}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    got = row(str(tmp_path), engine=("llama.cpp",), ctx=(1,))
+    assert got["recurrent_bytes"] == 2 * 4096 * 64 * 4
+    assert got["state_bytes"] - got["recurrent_bytes"] == 2 * 2 * 4096 * 4

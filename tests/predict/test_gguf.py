@@ -181,6 +181,7 @@ def test_hostile_files(data: bytes, message: str, tmp_path: Path) -> None:
         ({"attention__head_count_kv": [-8] * 32}, "lists -8"),
         ({"embedding_length": 4097}, "no multiple of 32 heads"),
         ({"wkv__head_size": 64}, "is not known"),
+        ({"attention__head_count": 0}, "no multiple of 0 heads"),
     ],
 )
 def test_metadata_that_does_not_fit(change: dict[str, Any], message: str, tmp_path: Path) -> None:

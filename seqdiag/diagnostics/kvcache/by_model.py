@@ -54,6 +54,7 @@ class KvcacheRow:
     recurrent_bytes: int | None = column(
         "of state_bytes: recurrent states without convolutions", unit="B"
     )
+    work_bytes: int | None = column("a buffer beside the cache that no layer owns", unit="B")
     block_tokens: int | None = column("tokens of a page of the cache", unit="tokens")
     page_padding_ratio: float | None = column(
         "by what share of itself a state is padded to fill a page"
@@ -87,6 +88,7 @@ def rows(
                 batch=spec.batch,
                 dtype=subject.dtypes.label,
                 **sizes(subject, tokens),
+                work_bytes=subject.work_bytes,
                 block_tokens=block,
                 page_padding_ratio=padding,
                 decode_read_bytes=read_bytes(subject, tokens),

@@ -52,6 +52,10 @@ class Subject:
         """Why the engine cannot hold this, if it cannot."""
         return self.engine.unsupported(self.layout, self.dtypes)
 
+    @property
+    def work_bytes(self) -> int | None:
+        return None if self.unsupported else self.engine.work_bytes(self.layout, self.dtypes)
+
     def per_token(self, tokens: int, parts: Sequence[Part] | None = None) -> int:
         """Returns the growth for one more token, averaged over the engine's page."""
         page = self.engine.granule

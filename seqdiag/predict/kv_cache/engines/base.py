@@ -88,6 +88,10 @@ class Engine(ABC):
                 return f"{self.name} has no {name} cache; it has {', '.join(self.cache_types)}"
         return ""
 
+    def work_bytes(self, layout: Layout, dtypes: Dtypes) -> int | None:
+        """Returns the bytes of a buffer beside the cache that belongs to no layer, if any."""
+        return None
+
     @property
     def granule(self) -> int:
         """How many tokens a sequence's cache grows by."""
@@ -137,6 +141,16 @@ class Engine(ABC):
 def copies(kept: Iterable[Kept], batch: int) -> tuple[Kept, ...]:
     """Returns the tensors of one sequence for `batch` of them."""
     return tuple(Kept((batch, *tensor.shape), tensor.role) for tensor in kept)
+
+
+def with_index_scale(kept: Iterable[Kept], tokens: int) -> tuple[Kept, ...]:
+    """Returns the tensors with each indexer key as fp8 and a float32 scale for every 128 of it."""
+    return tuple(
+        Kept((tokens, tensor.shape[-1] + 4 * -(-tensor.shape[-1] // 128)), "pad")
+        if tensor.role == "index"
+        else tensor
+        for tensor in kept
+    )
 
 
 def round_up(number: int, multiple: int) -> int:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from seqdiag.predict.kv_cache.engines.base import Engine, copies
+from seqdiag.predict.kv_cache.engines.base import Engine, copies, with_index_scale
 from seqdiag.predict.kv_cache.layout import DtypeChoice, Dtypes, Kept, Latent, Layout, Part
-
-_INDEX_SCALE = 4
 
 
 class SGLang(Engine):
@@ -24,7 +22,6 @@ class SGLang(Engine):
     def tensors(self, part: Part, tokens: int, batch: int, dtypes: Dtypes) -> tuple[Kept, ...]:
         part = self.sharded(part)
         kept = part.tensors(tokens)
-        if isinstance(part, Latent) and part.index_dim:
-            index = Kept((tokens, part.index_dim + _INDEX_SCALE), "pad")
-            kept = (*(tensor for tensor in kept if tensor.role != "index"), index)
+        if isinstance(part, Latent):
+            kept = with_index_scale(kept, tokens)
         return copies(kept, batch + 1 if part.is_state else batch)

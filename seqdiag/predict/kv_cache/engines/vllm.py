@@ -9,7 +9,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from seqdiag.predict.kv_cache.engines.base import Engine, Settings, copies, round_up
+from seqdiag.predict.kv_cache.engines.base import (
+    Engine,
+    Settings,
+    copies,
+    round_up,
+    with_index_scale,
+)
 from seqdiag.predict.kv_cache.layout import (
     Attention,
     ConvState,
@@ -98,7 +104,8 @@ class Vllm(Engine):
         if isinstance(part, CrossAttention):
             return copies(part.cells(round_up(part.encoder_tokens, self.block)), batch)
         if isinstance(part, Latent):
-            return copies(part.tensors(round_up(tokens, self.block)), batch)
+            held = round_up(tokens, self.block)
+            return copies(with_index_scale(part.tensors(held), held), batch)
         assert isinstance(part, Attention)
         return copies(part.cells(self._cells(part, tokens)), batch)
 

@@ -22,8 +22,8 @@ class WhisperCpp(Engine):
 
     name = "whisper.cpp"
     conventions = (
-        "whisper.cpp: text and audio contexts padded to 256, float16; its work buffer for padding "
-        "keys (kv pad) is not counted"
+        "whisper.cpp: text and audio contexts padded to 256, float16; its buffer for padding keys "
+        "(kv pad) is work_bytes, beside the total"
     )
     cache_types = GGML
     settings_read = frozenset()
@@ -40,6 +40,11 @@ class WhisperCpp(Engine):
             return copies(part.cells(round_up(part.encoder_tokens, _PAD)), batch)
         assert isinstance(part, Attention)
         return copies(part.cells(round_up(tokens, _PAD)), batch)
+
+    def work_bytes(self, layout: Layout, dtypes: Dtypes) -> int | None:
+        """One layer of cross attention to pad keys and values in: what is printed as kv pad."""
+        cross = next(part for part in layout.parts() if isinstance(part, CrossAttention))
+        return sum(t.bytes(dtypes) for t in self.tensors(cross, 1, 1, dtypes))
 
     def unsupported(self, layout: Layout, dtypes: Dtypes) -> str:
         if not any(isinstance(part, CrossAttention) for part in layout.parts()):

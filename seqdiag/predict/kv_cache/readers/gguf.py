@@ -24,6 +24,7 @@ _PERIOD = {"gemma2": 2, "gemma3": 6, "gpt-oss": 2, "cohere2": 4}
 _WITH_STATE = {
     "mamba", "mamba2", "jamba", "granitehybrid", "nemotron_h", "nemotron_h_moe", "falcon-h1",
     "qwen3next", "qwen35", "qwen35moe", "lfm2", "lfm2moe",
+    "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7",
 }  # fmt: skip
 _DELTA_NET = {"qwen3next", "qwen35", "qwen35moe"}
 _MOST_LAYERS = 100_000
@@ -85,10 +86,14 @@ def _layer(fields: Fields, architecture: str, index: int, layers: int) -> Layer:
 
 
 def _state(fields: Fields) -> tuple[Part, ...]:
-    """(K-1) x (d_inner + 2 groups x d_state), and d_state x d_inner; a short convolution alone."""
+    """(K-1) x (d_inner + 2 groups x d_state), and d_state x d_inner; RWKV's shifts and heads."""
     if fields.has("shortconv.l_cache"):
         width = fields.integer("embedding_length")
         return (ConvState(width, fields.integer("shortconv.l_cache") - 1),)
+    if fields.has("wkv.head_size"):
+        width = fields.integer("embedding_length")
+        shifts = fields.integer("token_shift_count", default=2)
+        return (ConvState(width, shifts), RecurrentState((width, fields.integer("wkv.head_size"))))
     inner, state = fields.integer("ssm.inner_size"), fields.integer("ssm.state_size")
     groups = fields.integer("ssm.group_count", minimum=0) if fields.has("ssm.group_count") else 0
     columns = fields.integer("ssm.conv_kernel") - 1

@@ -19,6 +19,17 @@ def read_rwkv(fields: Fields) -> tuple[Layer, ...]:
     return (Layer(parts),) * layer_count(fields)
 
 
+def read_rwkv7(fields: Fields) -> tuple[Layer, ...]:
+    """RWKV-5 to 7 (arXiv 2404.05892, 2503.14456): two token shifts, heads x head_size^2."""
+    hidden = fields.integer("hidden_size")
+    name = fields.given("head_size", "head_dim") or "head_size"
+    head = fields.integer(name)
+    if hidden % head:
+        raise fields.inconsistent(f"hidden_size {hidden} is no multiple of {name} {head}")
+    parts = (ConvState(hidden, 2, exact=True), RecurrentState((hidden // head, head, head)))
+    return (Layer(parts),) * layer_count(fields)
+
+
 def read_xlstm(fields: Fields) -> tuple[Layer, ...]:
     """mLSTM (arXiv 2405.04517): matrix memory, normaliser and stabiliser of each head."""
     heads, hidden = fields.integer("num_heads"), fields.integer("hidden_size")

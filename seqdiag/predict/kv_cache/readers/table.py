@@ -43,6 +43,7 @@ _TYPES = {
     "mamba:read_mamba2": "mamba2",
     "recurrent:read_recurrent_gemma": "recurrent_gemma",
     "recurrent:read_rwkv": "rwkv",
+    "recurrent:read_rwkv7": "rwkv5 rwkv6 rwkv7",
     "recurrent:read_xlstm": "xlstm",
     "variants:read_chatglm": "chatglm",
     "variants:read_dbrx": "dbrx",
