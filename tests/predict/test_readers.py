@@ -321,3 +321,10 @@ def test_of_two_spellings_the_class_s_own_wins_and_that_is_said() -> None:
     layout = read_config("m", config, "m")
     assert layout.layers[0].parts == (Attention(4, 16, 16),)
     assert layout.conflicts == ("n_embd = 64 wins over hidden_size = 128",)
+
+
+def test_a_window_switched_on_without_a_size_is_the_class_s() -> None:
+    config = {**LLAMA, "model_type": "qwen3_moe", "num_key_value_heads": 2}
+    layout = read_config("m", {**config, "use_sliding_window": True}, "m")
+    assert layout.layers[0].parts == (Attention(2, 10, 10, 4096),)
+    assert layout.assumed["sliding_window"] == 4096

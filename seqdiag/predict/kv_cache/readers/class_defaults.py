@@ -78,7 +78,6 @@ CLASS_DEFAULTS: dict[str, Mapping[str, object]] = {
         "head_dim": 256,
         "sliding_window": 512,
         "num_kv_shared_layers": 0,
-        "attention_k_eq_v": False,
         "kinds": "SSSSSF",
     },
     "gemma4_unified_text": {
@@ -86,7 +85,6 @@ CLASS_DEFAULTS: dict[str, Mapping[str, object]] = {
         "head_dim": 256,
         "sliding_window": 1024,
         "num_kv_shared_layers": 0,
-        "attention_k_eq_v": False,
         "kinds": "SSSSSF",
     },
     "glm": {"num_key_value_heads": 2, "head_dim": 128},
@@ -171,10 +169,15 @@ CLASS_DEFAULTS: dict[str, Mapping[str, object]] = {
     "olmo_hybrid": {"linear_conv_kernel_dim": 4, "kinds": "LLLF"},
     "phi4_multimodal": {"num_key_value_heads": 8},
     "phimoe": {"num_key_value_heads": 8},
-    "qwen2": {"num_key_value_heads": 32, "use_sliding_window": False, "max_window_layers": 28},
+    "qwen2": {
+        "num_key_value_heads": 32,
+        "use_sliding_window": False,
+        "max_window_layers": 28,
+        "sliding_window": 4096,
+    },
     "qwen2_moe": {
         "num_key_value_heads": 16,
-        "sliding_window": 0,
+        "sliding_window": 4096,
         "use_sliding_window": False,
         "max_window_layers": 28,
     },
@@ -183,6 +186,7 @@ CLASS_DEFAULTS: dict[str, Mapping[str, object]] = {
         "head_dim": 128,
         "use_sliding_window": False,
         "max_window_layers": 28,
+        "sliding_window": 4096,
     },
     "qwen3_5_moe_text": {
         "num_key_value_heads": 2,
@@ -204,7 +208,7 @@ CLASS_DEFAULTS: dict[str, Mapping[str, object]] = {
         "linear_conv_kernel_dim": 4,
         "kinds": "LLLF",
     },
-    "qwen3_moe": {"num_key_value_heads": 4, "use_sliding_window": False},
+    "qwen3_moe": {"num_key_value_heads": 4, "use_sliding_window": False, "sliding_window": 4096},
     "qwen3_next": {
         "num_key_value_heads": 2,
         "head_dim": 256,

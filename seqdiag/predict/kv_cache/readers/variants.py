@@ -95,7 +95,9 @@ def read_gemma4(fields: Fields) -> tuple[Layer, ...]:
     full_dim = fields.integer("global_head_dim", default=512)
     layers = read_mixed(fields, None)
     full_heads = None
-    if fields.flag("attention_k_eq_v", default=False) and fields.has("num_global_key_value_heads"):
+    # Configs that name global heads share keys with values there, unless they say otherwise.
+    named = fields.has("num_global_key_value_heads")
+    if named and fields.flag("attention_k_eq_v", default=True):
         full_heads = fields.integer("num_global_key_value_heads")
     sized = []
     for layer in layers:
