@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt $(PIP_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo setup test check format golden gpu bench wheel-check clean
+.PHONY: help demo setup test check format golden gpu hf-check bench wheel-check clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,10 @@ golden: $(VENV)/.installed-dev ## Write the golden outputs anew; review the diff
 gpu: $(VENV)/.installed-dev ## On a CUDA GPU: check every shipped kernel tile, then time them
 	$(BIN)/python -m pytest -m gpu
 	$(BIN)/python tests/benchmarks/attention_gpu.py
+
+hf-check: $(VENV)/.installed ## Measure the cache of a tiny model of every type in transformers
+	$(INSTALL) --editable '.[hf]'
+	$(BIN)/python tests/data/record_cache_bytes.py
 
 bench: $(VENV)/.installed-dev ## Measure start-up and CPU speed, as ratios, into build/bench/*.csv
 	@mkdir -p build/bench

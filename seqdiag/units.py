@@ -118,6 +118,25 @@ def parse_seconds(text: str) -> float:
     return float(match[1]) * {"ms": 1e-3, "s": 1, "m": 60, "h": 3600}[match[2] or "s"]
 
 
+_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)b/s", re.IGNORECASE)
+
+
+def parse_rate(text: str) -> float:
+    """Returns the bytes a second in `text`: `3.35TB/s`. Prefixes are decimal, as vendors' are."""
+    match = _RATE.fullmatch(text.strip())
+    if match is None or not float(match[1]):
+        raise ValueError(f"{text!r} is not a rate above 0 such as 3.35TB/s or 900GB/s")
+    return float(match[1]) * 10.0 ** (3 * " kmgtp".index(match[2].lower() or " "))
+
+
+def parse_share(text: str) -> float:
+    """Returns the share in `text`, from 0% to below 100%: `10%`."""
+    match = re.fullmatch(r"(\d{1,2}(?:\.\d+)?)\s*%", text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a share from 0% to below 100%, such as 10%")
+    return float(match[1]) / 100
+
+
 def optional(parse: Callable[[str], T], text: str | None) -> T | None:
     """Returns `parse(text)`, or None where nothing was given."""
     return None if text is None else parse(text)

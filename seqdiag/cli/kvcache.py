@@ -5,8 +5,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from seqdiag.cli.options import command, parse, parse_optional
-from seqdiag.units import parse_count, parse_counts, parse_names, parse_size
+from seqdiag.cli.options import choose, command, parse, parse_optional
+from seqdiag.units import (
+    parse_count,
+    parse_counts,
+    parse_names,
+    parse_rate,
+    parse_share,
+    parse_size,
+)
 
 if TYPE_CHECKING:
     from seqdiag.report.result import Diagnosis
@@ -25,13 +32,28 @@ def _own(help: str, metavar: str = "N") -> typer.models.OptionInfo:
     return option
 
 
+def _engine(help: str, metavar: str = "N") -> typer.models.OptionInfo:
+    option: typer.models.OptionInfo = typer.Option(
+        help=help, metavar=metavar, rich_help_panel="Of an engine"
+    )
+    return option
+
+
+def _planning(help: str, metavar: str) -> typer.models.OptionInfo:
+    option: typer.models.OptionInfo = typer.Option(
+        help=help, metavar=metavar, rich_help_panel="Planning"
+    )
+    return option
+
+
 @command(_listing)
 def kvcache(
     models: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="MODEL",
-            help="A preset (see --list), a config.json, its folder, or a TOML spec. "
+            help="A preset (see --list), a config.json, its folder, a .gguf, or a TOML "
+            "spec. "
             "None: gqa-32l and mamba-32l.",
         ),
     ] = None,
@@ -42,20 +64,97 @@ def kvcache(
     dtype: Annotated[
         str | None,
         typer.Option(
-            help="Of keys and values: float32, float16, bfloat16 or float8. Default: the model's.",
+            help="Of keys and values: float32, float16, bfloat16, fp8, fp8_ds_mla, int8, nvfp4, "
+            "q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl. Default: the engine's or the model's.",
             metavar="NAME",
         ),
+    ] = None,
+    k_dtype: Annotated[
+        str | None, typer.Option(help="Of keys and latents alone.", metavar="NAME")
+    ] = None,
+    v_dtype: Annotated[str | None, typer.Option(help="Of values alone.", metavar="NAME")] = None,
+    conv_dtype: Annotated[
+        str | None,
+        typer.Option(help="Of convolution states. Default: as --engine does.", metavar="NAME"),
     ] = None,
     state_dtype: Annotated[
         str | None,
         typer.Option(
-            help="Of recurrent states. Default: the spec's, float32 for a config.json.",
+            help="Of recurrent states. Default: as --engine does; ideal is float32 unless the "
+            "spec says otherwise.",
             metavar="NAME",
         ),
     ] = None,
+    enc_len: Annotated[
+        str | None,
+        typer.Option(
+            help="Encoder tokens of encoder-decoder models. Default: the config's most.",
+            metavar="N",
+        ),
+    ] = None,
     engine: Annotated[
-        str, typer.Option(help="Who allocates; ideal is the bare need.", metavar="LIST")
+        str,
+        typer.Option(
+            help="Who allocates: ideal (the bare need), transformers, vllm, llama.cpp, sglang, "
+            "whisper.cpp.",
+            metavar="LIST",
+        ),
     ] = "ideal",
+    tp: Annotated[
+        str | None, _engine("Ranks of tensor parallelism; bytes are of one rank. Default: 1.")
+    ] = None,
+    block_size: Annotated[str | None, _engine("vllm: tokens of a page. Default: 16.")] = None,
+    max_batched_tokens: Annotated[
+        str | None,
+        _engine("vllm: tokens of a prefill step, which a window makes room for. Default: 8192."),
+    ] = None,
+    spec_tokens: Annotated[
+        str | None,
+        _engine("vllm, llama.cpp: draft tokens of speculative decoding. Default: 0."),
+    ] = None,
+    parallel: Annotated[
+        str | None, _engine("llama.cpp: slots, each of --ctx tokens. Default: --batch.")
+    ] = None,
+    ubatch: Annotated[
+        str | None,
+        _engine("llama.cpp: physical batch, which a window makes room for. Default: 512."),
+    ] = None,
+    unified: Annotated[
+        bool,
+        typer.Option(
+            "--unified",
+            help="llama.cpp: one buffer for all sequences.",
+            rich_help_panel="Of an engine",
+        ),
+    ] = False,
+    swa_full: Annotated[
+        bool,
+        typer.Option(
+            "--swa-full",
+            help="llama.cpp: windows keep the whole context.",
+            rich_help_panel="Of an engine",
+        ),
+    ] = False,
+    mla: Annotated[
+        str | None,
+        _engine(
+            "llama.cpp: what it keeps of a latent: latent, latent-and-value (no flash attention) "
+            "or expanded (a GGUF without MLA tensors). Default: latent.",
+            "FORM",
+        ),
+    ] = None,
+    memory: Annotated[
+        str | None,
+        _planning("Of the device: gives the longest context and the most sequences.", "SIZE"),
+    ] = None,
+    weights: Annotated[str | None, _planning("Of the weights on the device.", "SIZE")] = None,
+    reserve: Annotated[
+        str | None, _planning("Share of --memory left alone. Default: 10%.", "PERCENT")
+    ] = None,
+    bandwidth: Annotated[
+        str | None,
+        _planning("Gives the least time of a decode step, such as 3.35TB/s.", "RATE"),
+    ] = None,
     against: Annotated[
         str | None,
         typer.Option(
@@ -101,12 +200,31 @@ def kvcache(
             batch=parse("--batch", parse_count, batch),
             engine=parse("--engine", parse_names, engine),
             dtype=dtype,
+            k_dtype=k_dtype,
+            v_dtype=v_dtype,
+            conv_dtype=conv_dtype,
             state_dtype=state_dtype,
+            enc_len=parse_optional("--enc-len", parse_count, enc_len),
+            tp=parse_optional("--tp", parse_count, tp),
+            block_size=parse_optional("--block-size", parse_count, block_size),
+            max_batched_tokens=parse_optional(
+                "--max-batched-tokens", parse_count, max_batched_tokens
+            ),
+            spec_tokens=parse_optional("--spec-tokens", parse_count, spec_tokens),
+            parallel=parse_optional("--parallel", parse_count, parallel),
+            ubatch=parse_optional("--ubatch", parse_count, ubatch),
+            unified=unified,
+            swa_full=swa_full,
+            mla=choose("--mla", mla, ("latent", "latent-and-value", "expanded")),
             layers=parse_optional("--layers", parse_count, layers),
             kv_heads=parse_optional("--kv-heads", parse_count, kv_heads),
             head_dim=parse_optional("--head-dim", parse_count, head_dim),
             v_head_dim=parse_optional("--v-head-dim", parse_count, v_head_dim),
             window=parse_optional("--window", parse_count, window),
+            memory=parse_optional("--memory", parse_size, memory),
+            weights=parse_optional("--weights", parse_size, weights),
+            reserve=parse_optional("--reserve", parse_share, reserve),
+            bandwidth=parse_optional("--bandwidth", parse_rate, bandwidth),
             against=against,
             per_layer=per_layer,
             explain=explain,

@@ -22,9 +22,9 @@ class ListRow:
 def kvcache_listing() -> Diagnosis:
     """Returns the presets, model types, engines and dtypes of `kvcache`."""
     from seqdiag.config import config_dir, config_names, parse_toml
+    from seqdiag.predict.kv_cache.cache_types import CACHE_TYPES
     from seqdiag.predict.kv_cache.engines import ENGINES
-    from seqdiag.predict.kv_cache.layout import ITEMSIZE
-    from seqdiag.predict.kv_cache.readers import READERS
+    from seqdiag.predict.kv_cache.readers.table import READERS
 
     rows = [
         ListRow("preset", name, "ok", str(parse_toml("--list", path).get("source", "")))
@@ -32,8 +32,11 @@ def kvcache_listing() -> Diagnosis:
         for path in [config_dir("models") / f"{name}.toml"]
     ]
     rows += [ListRow("model_type", name, "ok", "of a config.json") for name in READERS]
-    rows += [ListRow("engine", name, "ok", "what it allocates") for name in ENGINES]
-    rows += [ListRow("dtype", n, "ok", f"{size} bytes") for n, size in ITEMSIZE.items()]
+    rows += [ListRow("engine", name, "ok", e.conventions) for name, e in ENGINES.items()]
+    rows += [
+        ListRow("dtype", name, "ok", f"{kind.block_bytes} bytes for {kind.block} elements")
+        for name, kind in CACHE_TYPES.items()
+    ]
     return _listing("kvcache", rows)
 
 

@@ -31,8 +31,8 @@ def draw(path: Path, image_format: str, spec: PlotSpec, records: Sequence[Record
     """Writes a line, or a heat map, for each value of the series; missing values are left out."""
     from matplotlib.figure import Figure
 
-    series = list(dict.fromkeys(record[spec.series] for record in records))
-    by_series = {name: [r for r in records if r[spec.series] == name] for name in series}
+    by_series = _grouped(spec, records)
+    series = list(by_series)
     if spec.heat is not None:
         figure = Figure(figsize=(7, 1 + 3 * max(1, len(series))), layout="constrained")
         for index, (name, own) in enumerate(by_series.items()):
@@ -41,6 +41,19 @@ def draw(path: Path, image_format: str, spec: PlotSpec, records: Sequence[Record
         figure = Figure(figsize=(7, 4.5), layout="constrained")
         _lines(figure.add_subplot(), spec, by_series)
     figure.savefig(path, format=image_format, dpi=150)
+
+
+def _grouped(spec: PlotSpec, records: Sequence[Record]) -> dict[Value, list[Record]]:
+    """Returns the records of each line by its name."""
+    also = spec.also
+    several = also is not None and len({record[also] for record in records}) > 1
+    grouped: dict[Value, list[Record]] = {}
+    for record in records:
+        name = record[spec.series]
+        if several and also is not None:
+            name = f"{name}, {record[also]}"
+        grouped.setdefault(name, []).append(record)
+    return grouped
 
 
 def _lines(axes: Any, spec: PlotSpec, by_series: Mapping[Value, Sequence[Record]]) -> None:
@@ -53,7 +66,12 @@ def _lines(axes: Any, spec: PlotSpec, by_series: Mapping[Value, Sequence[Record]
             and (x > 0 or not spec.log_x)
             and (y > 0 or not spec.log_y)
         )
-        axes.plot([x for x, _ in points], [y for _, y in points], label=str(name), marker=".")
+        (line,) = axes.plot(
+            [x for x, _ in points], [y for _, y in points], label=str(name), marker="."
+        )
+        marks = {record[spec.mark_x] for record in records} if spec.mark_x else set()
+        for place in marks - {None}:
+            axes.axvline(place, color=line.get_color(), linestyle=":")
     axes.set_xlabel(spec.x_label)
     axes.set_ylabel(spec.y_label)
     if spec.log_x:

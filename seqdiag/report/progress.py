@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TextIO
 
 _WORTH_SHOWING = 64
 """Fewer rows than this come in one go."""
@@ -12,7 +12,9 @@ _WORTH_SHOWING = 64
 
 def tracked(rows: Iterator[Any], total: int, name: str, quiet: bool) -> Iterator[Any]:
     """Yields the rows, showing how many of `total` have come."""
-    if quiet or total < _WORTH_SHOWING or not sys.stderr.isatty():
+    # A closed stderr is None.
+    stderr: TextIO | None = sys.stderr
+    if quiet or total < _WORTH_SHOWING or stderr is None or not stderr.isatty():
         yield from rows
         return
     from rich.console import Console

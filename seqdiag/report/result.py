@@ -24,6 +24,10 @@ class PlotSpec:
     y_label: str
     log_x: bool = False
     log_y: bool = False
+    also: str | None = None
+    """A second column that tells lines apart, named where it differs."""
+    mark_x: str | None = None
+    """The column of places on the x axis that a dotted line marks."""
     heat: str | None = None
     """The column that colours the plane of x and y, for a heat map instead of lines."""
     heat_label: str = ""

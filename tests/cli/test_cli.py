@@ -20,7 +20,9 @@ def test_must_show_kvcache(run: Run) -> None:
     assert ran.code == 0
     columns = (
         "model,engine,ctx_tokens,batch,dtype,kv_bytes,state_bytes,total_bytes,kv_bytes_per_token,"
-        "kv_read_bytes,crossover_tokens,measured_bytes,status,note"
+        "kv_read_bytes,crossover_tokens,measured_bytes,window_bytes,cross_bytes,recurrent_bytes,"
+        "work_bytes,block_tokens,page_padding_ratio,decode_read_bytes,decode_floor_ms,"
+        "max_ctx_tokens,max_batch,status,note"
     )
     assert ran.out.splitlines()[0] == columns
     kv = [row["kv_bytes"] for row in ran.rows() if row["model"] == "gqa-32l"]
@@ -239,7 +241,7 @@ BAD = {
         ["--kv-heads", "0", "--layers", "1", "--head-dim", "1"],
         ["--layers", "2"],
         ["--dtype", "int3"],
-        ["--engine", "vllm"],
+        ["--engine", "vlm"],
         ["--limit", "lots"],
         ["--format", "xml"],
         ["--csv", "--json"],

@@ -77,7 +77,11 @@ def test_layers_sum_to_the_model() -> None:
 def test_explain_puts_the_numbers_in() -> None:
     diagnosis = kvcache(KvcacheSpec(models=("gpt-oss-20b",), ctx=(1024, 32768), explain=True))
     text = "\n".join(diagnosis.run().findings)
-    assert "12 x attention: 8 kv heads x (64 key + 64 value) x 32768 tokens x 2 B" in text
+    assert (
+        "12 x attention: 8 kv heads x (64 key + 64 value) x 32768 tokens; "
+        "held 1x8x32768x64 + "
+        "1x8x32768x64 bfloat16"
+    ) in text
     assert "min(32768 tokens, window 128)" in text
     assert "total = 808452096 B" in text
     assert "sliding_window = 128" in text
@@ -116,7 +120,10 @@ def test_measuring_above_the_limit_is_skipped() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ({"engine": ("vllm",)}, "--engine"),
+        ({"engine": ("vlm",)}, "--engine"),
+        ({"ubatch": 3}, "--ubatch: ideal has no such setting"),
+        ({"enc_len": 3}, "has no encoder"),
+        ({"models": ("mamba-codestral-7b",), "tp": 3}, "--tp"),
         ({"dtype": "int4"}, "--dtype"),
         ({"state_dtype": "int4"}, "--state-dtype"),
         ({"layers": 3}, "give all three"),

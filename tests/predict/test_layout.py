@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seqdiag.predict.kv_cache.crossover import first_reach
@@ -57,6 +57,7 @@ layers = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(layers, layers)
 def test_crossover_is_the_first_context_that_reaches(a: list[Part], b: list[Part]) -> None:
     def total(parts: list[Part], t: int) -> int:
@@ -90,4 +91,4 @@ def test_layer_kinds() -> None:
     assert layer.kind == "sliding+conv+recurrent"
     assert Layer((Attention(1, 1, 1),)).kind == "attention"
     assert Layer(()).kind == "none"
-    assert list(ENGINES) == ["ideal"]
+    assert "ideal" in ENGINES

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from seqdiag.diagnostics.kvcache.measuring import Measure
+from seqdiag.diagnostics.kvcache.sizing import sizes
 from seqdiag.diagnostics.kvcache.spec import KvcacheSpec
 from seqdiag.diagnostics.kvcache.subject import Subject
 from seqdiag.report.schema import Status, column
@@ -22,15 +23,20 @@ class KvcacheLayerRow:
     ctx_tokens: int = column("tokens held for each sequence", unit="tokens", identity=True)
     batch: int = column("sequences held at once", identity=True)
     dtype: str = column("element type of keys and values", identity=True)
-    kv_bytes: int = column("keys and values, the whole batch", unit="B")
-    state_bytes: int = column("convolution and recurrent states, the whole batch", unit="B")
-    total_bytes: int = column("kv_bytes + state_bytes", unit="B")
-    kv_bytes_per_token: int = column(
+    kv_bytes: int | None = column("keys and values, the whole batch", unit="B")
+    state_bytes: int | None = column("convolution and recurrent states, the whole batch", unit="B")
+    total_bytes: int | None = column("kv_bytes + state_bytes", unit="B")
+    kv_bytes_per_token: int | None = column(
         "bytes that one more token of one sequence adds at this context", unit="B"
     )
-    kv_read_bytes: int = column("cache bytes that one decode step reads", unit="B")
+    kv_read_bytes: int | None = column("cache bytes that one decode step reads", unit="B")
     measured_bytes: int | None = column("bytes allocated by --measure", unit="B")
-    status: Status = column("ok, or why there is no measurement")
+    window_bytes: int | None = column("of kv_bytes: layers with a window or chunk", unit="B")
+    cross_bytes: int | None = column("of kv_bytes: keys and values of the encoder", unit="B")
+    recurrent_bytes: int | None = column(
+        "of state_bytes: recurrent states without convolutions", unit="B"
+    )
+    status: Status = column("ok, or why there is no value or measurement")
     note: str = column("what was assumed, or what would help")
 
 
@@ -40,7 +46,6 @@ def rows(
     for subject in subjects:
         for tokens in spec.ctx:
             for index, layer in enumerate(subject.layout.layers):
-                need = subject.allocate(tokens, layer.parts)
                 measured, status, reason = measure(subject, layer.parts, tokens)
                 yield KvcacheLayerRow(
                     model=subject.layout.name,
@@ -49,12 +54,8 @@ def rows(
                     kind=layer.kind,
                     ctx_tokens=tokens,
                     batch=spec.batch,
-                    dtype=subject.dtypes.kv,
-                    kv_bytes=need.kv_bytes,
-                    state_bytes=need.state_bytes,
-                    total_bytes=need.total_bytes,
-                    kv_bytes_per_token=subject.per_token(tokens, layer.parts),
-                    kv_read_bytes=need.kv_read_bytes,
+                    dtype=subject.dtypes.label,
+                    **sizes(subject, tokens, layer.parts),
                     measured_bytes=measured,
                     status=status,
                     note="; ".join(filter(None, (reason, subject.assumptions))),

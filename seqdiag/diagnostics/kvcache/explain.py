@@ -12,23 +12,25 @@ def explain(subjects: Sequence[Subject], tokens: int) -> list[str]:
     lines = []
     for subject in subjects:
         layout, dtypes = subject.layout, subject.dtypes
+        if subject.unsupported:
+            lines.append(f"{layout.name}: {subject.unsupported}")
+            continue
         lines.append(f"{layout.name}, {tokens} tokens, batch {subject.batch} ({layout.source}):")
         for layer in dict.fromkeys(layout.layers):
             count = layout.layers.count(layer)
             for part in layer.parts:
-                role = part.tensors(tokens)[0].role
                 size = subject.allocate(tokens, [part]).total_bytes
+                kept = subject.tensors(part, tokens)
+                shapes = " + ".join("x".join(map(str, tensor.shape)) for tensor in kept)
+                names = "/".join(dict.fromkeys(dtypes.of(tensor.role) for tensor in kept))
                 lines.append(
-                    f"  {count} x {part.kind}: {part.formula(tokens)} x {dtypes.itemsize(role)} B "
-                    f"({dtypes.of(role)}) x batch {subject.batch} = {size} B each, {count * size} B"
+                    f"  {count} x {part.kind}: {part.formula(tokens)}; held {shapes} {names} = "
+                    f"{size} B each, {count * size} B"
                 )
         lines.append(f"  total = {subject.total(tokens)} B")
         fields = ", ".join(f"{name} = {value}" for name, value in layout.fields.items())
         lines.append(f"  read: {fields}")
-        if layout.assumed:
+        if subject.assumptions:
             lines.append(f"  {subject.assumptions}")
-    lines.append(
-        "Conventions: a window of W counts the current token; a convolution of kernel K keeps "
-        "K-1 columns; a latent is kept once for all heads."
-    )
+        lines.append(f"  conventions: {subject.engine.conventions}")
     return lines

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from seqdiag.diagnostics.kvcache.spec import KvcacheSpec
 from seqdiag.diagnostics.kvcache.subject import Subject
-from seqdiag.predict.kv_cache.layout import Part
+from seqdiag.predict.kv_cache.layout import ITEMSIZE, Part
 from seqdiag.report.schema import Status
 
 Measure = Callable[[Subject, Sequence[Part], int], tuple[int | None, Status, str]]
@@ -27,8 +27,12 @@ def instrument(spec: KvcacheSpec) -> tuple[Measure, str]:
     def measure(
         subject: Subject, parts: Sequence[Part], tokens: int
     ) -> tuple[int | None, Status, str]:
-        kept = [tensor for part in parts for tensor in part.tensors(tokens)]
-        wanted = [((subject.batch, *t.shape), subject.dtypes.of(t.role)) for t in kept]
+        if subject.unsupported:
+            return None, "unsupported", subject.unsupported
+        kept = [tensor for part in parts for tensor in subject.tensors(part, tokens)]
+        wanted = [(tensor.shape, subject.dtypes.of(tensor.role)) for tensor in kept]
+        if packed := sorted({dtype for _, dtype in wanted} - set(ITEMSIZE)):
+            return None, "skipped", f"not measured: torch has no {packed[0]} tensors"
         result = allocate(wanted, device, spec.limit)
         return result.bytes, result.status, result.note
 
@@ -38,4 +42,5 @@ def instrument(spec: KvcacheSpec) -> tuple[Measure, str]:
 def _unmeasured(
     subject: Subject, parts: Sequence[Part], tokens: int
 ) -> tuple[int | None, Status, str]:
-    return None, "ok", ""
+    reason = subject.unsupported
+    return None, "unsupported" if reason else "ok", reason

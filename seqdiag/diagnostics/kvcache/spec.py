@@ -6,8 +6,14 @@ from dataclasses import dataclass
 
 from seqdiag.checking import check_types
 from seqdiag.errors import UsageError, unknown
-from seqdiag.predict.kv_cache.engines import ENGINES
+from seqdiag.predict.kv_cache.cache_types import ALIASES, CACHE_TYPES
+from seqdiag.predict.kv_cache.engines import ENGINES, Settings
+from seqdiag.predict.kv_cache.engines.base import MlaForm
 from seqdiag.predict.kv_cache.layout import ITEMSIZE
+from seqdiag.units import format_bytes
+
+DEFAULT_RESERVE = 0.1
+MLA_FORMS = ("latent", "latent-and-value", "expanded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +25,31 @@ class KvcacheSpec:
     batch: int = 1
     engine: tuple[str, ...] = ("ideal",)
     dtype: str | None = None
+    k_dtype: str | None = None
+    v_dtype: str | None = None
+    conv_dtype: str | None = None
     state_dtype: str | None = None
+    enc_len: int | None = None
+    tp: int | None = None
+    block_size: int | None = None
+    max_batched_tokens: int | None = None
+    spec_tokens: int | None = None
+    parallel: int | None = None
+    ubatch: int | None = None
+    unified: bool = False
+    swa_full: bool = False
+    mla: MlaForm | None = None
     layers: int | None = None
     kv_heads: int | None = None
     head_dim: int | None = None
     v_head_dim: int | None = None
     window: int | None = None
+    memory: int | None = None
+    weights: int | None = None
+    reserve: float | None = None
+    """Share of the memory left alone; 0.1 unless said."""
+    bandwidth: float | None = None
+    """Bytes a second."""
     against: str | None = None
     per_layer: bool = False
     explain: bool = False
@@ -38,9 +63,21 @@ class KvcacheSpec:
         for name in self.engine:
             if name not in ENGINES:
                 raise unknown("--engine", name, ENGINES)
-        for option, dtype in (("--dtype", self.dtype), ("--state-dtype", self.state_dtype)):
-            if dtype is not None and dtype not in ITEMSIZE:
+        for option, dtype in (
+            ("--dtype", self.dtype),
+            ("--k-dtype", self.k_dtype),
+            ("--v-dtype", self.v_dtype),
+        ):
+            if dtype is not None and canonical(dtype) not in CACHE_TYPES:
+                raise unknown(option, dtype, (*CACHE_TYPES, *ALIASES))
+        for option, dtype in (
+            ("--conv-dtype", self.conv_dtype),
+            ("--state-dtype", self.state_dtype),
+        ):
+            if dtype is not None and canonical(dtype) not in ITEMSIZE:
                 raise unknown(option, dtype, ITEMSIZE)
+        self._check_settings()
+        self._check_memory()
         described = (self.layers, self.kv_heads, self.head_dim)
         if self.describes_model and None in described:
             raise UsageError(
@@ -52,3 +89,56 @@ class KvcacheSpec:
         """Whether any option describes a model by its numbers."""
         numbers = (self.layers, self.kv_heads, self.head_dim, self.v_head_dim, self.window)
         return any(number is not None for number in numbers)
+
+    def given_settings(self) -> dict[str, object]:
+        """Returns the engines' flags that were given."""
+        names = Settings.__slots__
+        values = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in values.items() if value not in (None, False)}
+
+    def settings(self) -> Settings:
+        return Settings(**self.given_settings())  # type: ignore[arg-type]
+
+    def cache_room(self) -> int:
+        """Returns the bytes that are left for the cache."""
+        memory = self.memory or 0
+        reserved = round(memory * (DEFAULT_RESERVE if self.reserve is None else self.reserve))
+        return memory - reserved - (self.weights or 0)
+
+    def _check_memory(self) -> None:
+        if self.memory is None:
+            for option, value in (("--weights", self.weights), ("--reserve", self.reserve)):
+                if value is not None:
+                    raise UsageError(f"{option}: needs --memory")
+            return
+        if self.per_layer:
+            raise UsageError("--memory: sizes a whole model; leave out --per-layer")
+        if self.weights is None:
+            raise UsageError(
+                "--memory: needs --weights, the bytes of the weights on the device",
+                hint="parameters x bytes each, such as --weights 16GB for 8B in bfloat16; 0 if "
+                "--memory is for the cache alone",
+            )
+        if self.cache_room() < 0:
+            raise UsageError(
+                f"--memory: {format_bytes(self.memory)} less the reserve is below --weights "
+                f"{format_bytes(self.weights)}"
+            )
+
+    def _check_settings(self) -> None:
+        """Refuses a flag that no engine in question has."""
+        for name in self.given_settings():
+            readers = [e for e, engine in ENGINES.items() if name in engine.settings_read]
+            if not set(readers) & set(self.engine):
+                option = "--" + name.replace("_", "-")
+                raise UsageError(
+                    f"{option}: {', '.join(self.engine)} has no such setting",
+                    hint=f"engines that have it: {', '.join(readers)}",
+                )
+        if self.mla is not None and self.mla not in MLA_FORMS:
+            raise unknown("--mla", self.mla, MLA_FORMS)
+
+
+def canonical(dtype: str) -> str:
+    """Returns the name that the tables use."""
+    return ALIASES.get(dtype, dtype)

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from seqdiag.diagnostics.kvcache.spec import KvcacheSpec
+from seqdiag.diagnostics.kvcache.spec import KvcacheSpec, canonical
+from seqdiag.errors import UsageError
 from seqdiag.predict.kv_cache.engines import ENGINES, Allocation, Engine
-from seqdiag.predict.kv_cache.layout import Dtypes, Layout, Part, dtypes_for
+from seqdiag.predict.kv_cache.layout import (
+    CrossAttention,
+    DtypeChoice,
+    Dtypes,
+    Kept,
+    Layout,
+    Part,
+    dtypes_for,
+)
 from seqdiag.predict.kv_cache.subjects import custom_layout, load_subject
 
 EXAMPLES = ("gqa-32l", "mamba-32l")
@@ -28,34 +38,64 @@ class Subject:
         chosen = self.layout.parts() if parts is None else parts
         return self.engine.allocate(chosen, tokens, self.batch, self.dtypes)
 
+    def tensors(self, part: Part, tokens: int) -> tuple[Kept, ...]:
+        return self.engine.tensors(part, tokens, self.batch, self.dtypes)
+
+    def of_batch(self, batch: int) -> Subject:
+        return dataclasses.replace(self, batch=batch)
+
     def total(self, tokens: int) -> int:
         return self.allocate(tokens).total_bytes
 
+    @property
+    def unsupported(self) -> str:
+        """Why the engine cannot hold this, if it cannot."""
+        return self.engine.unsupported(self.layout, self.dtypes)
+
+    @property
+    def work_bytes(self) -> int | None:
+        return None if self.unsupported else self.engine.work_bytes(self.layout, self.dtypes)
+
     def per_token(self, tokens: int, parts: Sequence[Part] | None = None) -> int:
-        growth = self.allocate(tokens + 1, parts).kv_bytes - self.allocate(tokens, parts).kv_bytes
-        return growth // self.batch
+        """Returns the growth for one more token, averaged over the engine's page."""
+        page = self.engine.granule
+        more = self.allocate(tokens + page, parts).kv_bytes
+        return (more - self.allocate(tokens, parts).kv_bytes) // (self.batch * page)
 
     def breakpoints(self) -> set[int]:
-        points = {part.saturates_at() for part in self.layout.parts()}
-        return {point for point in points if point is not None}
+        points: set[int] = set()
+        for part in set(self.layout.parts()):
+            points |= self.engine.breakpoints(part)
+        return points
 
     @property
     def assumptions(self) -> str:
-        """Says which values the config lacks."""
-        if not self.layout.assumed:
-            return ""
-        values = ", ".join(f"{name} = {value}" for name, value in self.layout.assumed.items())
-        return f"not in the config, taken from the model class: {values}"
+        """Says which values the config lacks or gives twice."""
+        said = list(self.layout.conflicts)
+        if self.layout.assumed:
+            values = ", ".join(f"{name} = {value}" for name, value in self.layout.assumed.items())
+            said.append(f"not in the config, taken from the model class: {values}")
+        return "; ".join(said)
 
 
 def subjects_of(spec: KvcacheSpec) -> list[Subject]:
     """Returns the models named and described, the examples where there are none."""
-    layouts = [load_subject(name) for name in dict.fromkeys(spec.models or _default(spec))]
+    layouts = [
+        load_subject(name, enc_len=spec.enc_len)
+        for name in dict.fromkeys(spec.models or _default(spec))
+    ]
     if spec.layers is not None and spec.kv_heads is not None and spec.head_dim is not None:
         layouts.append(
             custom_layout(spec.layers, spec.kv_heads, spec.head_dim, spec.v_head_dim, spec.window)
         )
+    if spec.enc_len is not None and not any(map(_has_encoder, layouts)):
+        names = ", ".join(layout.name for layout in layouts)
+        raise UsageError(f"--enc-len: {names} has no encoder")
     return [subject_of(layout, engine, spec) for layout in layouts for engine in spec.engine]
+
+
+def _has_encoder(layout: Layout) -> bool:
+    return any(isinstance(part, CrossAttention) for part in layout.parts())
 
 
 def _default(spec: KvcacheSpec) -> tuple[str, ...]:
@@ -64,8 +104,27 @@ def _default(spec: KvcacheSpec) -> tuple[str, ...]:
 
 def subject_of(layout: Layout, engine: str, spec: KvcacheSpec) -> Subject:
     """Returns a layout as `spec` wants it."""
-    dtypes = dtypes_for(layout, spec.dtype, spec.state_dtype)
-    return Subject(layout, ENGINES[engine](), dtypes, spec.batch)
+    built = ENGINES[engine](spec.settings())
+    dtypes = _dtypes(layout, built, spec)
+    if not built.unsupported(layout, dtypes):
+        built.prepare(layout, dtypes)
+    subject = Subject(layout, built, dtypes, spec.batch)
+    if not subject.unsupported:
+        subject.allocate(1)  # refuses ranks and rows that do not fit before the first row
+    return subject
+
+
+def _dtypes(layout: Layout, engine: Engine, spec: KvcacheSpec) -> Dtypes:
+    """Returns the dtypes in force: the user's word, then the engine's, then the model's."""
+
+    def given(name: str | None) -> str | None:
+        return None if name is None else canonical(name)
+
+    both, own = given(spec.dtype), engine.dtypes(layout)
+    key = given(spec.k_dtype) or both or own.key
+    value = given(spec.v_dtype) or both or own.value or layout.dtype
+    choice = DtypeChoice(key, value, given(spec.conv_dtype) or own.conv, own.state)
+    return dtypes_for(layout, both, given(spec.state_dtype), choice)
 
 
 def against_of(spec: KvcacheSpec, subjects: Sequence[Subject]) -> Layout | None:
@@ -73,4 +132,6 @@ def against_of(spec: KvcacheSpec, subjects: Sequence[Subject]) -> Layout | None:
     by_name = {subject.layout.name: subject.layout for subject in subjects}
     if spec.against is None:
         return by_name.get(FIXED_STATE)
-    return by_name.get(spec.against) or load_subject(spec.against, "--against")
+    return by_name.get(spec.against) or load_subject(
+        spec.against, "--against", enc_len=spec.enc_len
+    )

@@ -29,3 +29,28 @@ def first_reach(
             if reached <= end:
                 return reached
     return None
+
+
+_MOST_STEPS = 2000
+
+
+def first_reach_of_steps(subject: Callable[[int], int], other: Callable[[int], int]) -> int | None:
+    """Returns the smallest context of one token or more at which `subject` >= `other`.
+
+    For byte counts that grow in steps, such as pages: both must never fall. Any context that
+    reaches needs `subject` to hold at least what `other` holds now, so the search leaps there by
+    bisection until it does. None: not within 2^40 tokens or 2000 leaps.
+    """
+    tokens = 1
+    for _ in range(_MOST_STEPS):
+        target = other(tokens)
+        if subject(tokens) >= target:
+            return tokens
+        if subject(MAX_COUNT) < target:
+            return None
+        low, high = tokens, MAX_COUNT
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if subject(middle) >= target else (middle, high)
+        tokens = high
+    return None

@@ -12,15 +12,21 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import ClassVar, Literal
 
-Role = Literal["kv", "conv", "state"]
+from seqdiag.predict.kv_cache.cache_types import CACHE_TYPES, row_bytes
 
-ITEMSIZE = {"float32": 4, "float16": 2, "bfloat16": 2, "float8": 1}
-"""Bytes of an element. float8 is one byte with a scale for a whole tensor, too small to count."""
+Role = Literal["key", "value", "latent", "rope", "index", "conv", "state", "pad"]
+"""Which dtype rule a tensor follows. A pad is counted in bytes."""
+
+ITEMSIZE = {name: kind.block_bytes for name, kind in CACHE_TYPES.items() if kind.is_plain}
+"""Bytes of an element, for the types that are one number an element."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """One tensor kept for one sequence: its shape and which dtype rule it follows."""
+    """One tensor kept for one sequence: its shape and which dtype rule it follows.
+
+    Keys and values are (..., heads, tokens, dim), latents and indexer keys (..., tokens, dim).
+    """
 
     shape: tuple[int, ...]
     role: Role
@@ -28,6 +34,15 @@ class Kept:
     @property
     def elements(self) -> int:
         return prod(self.shape)
+
+    def bytes(self, dtypes: Dtypes) -> int:
+        """Returns the bytes of the tensor; quantised types take whole rows."""
+        name = dtypes.of(self.role)
+        if name in ITEMSIZE:
+            return self.elements * ITEMSIZE[name]
+        heads = self.shape[-3] if self.role in ("key", "value") else 1
+        dim = self.shape[-1]
+        return self.elements // (heads * dim) * row_bytes(name, heads, dim, self.role)
 
 
 class Part(ABC):
@@ -63,19 +78,30 @@ class Attention(Part):
     head_dim: int
     v_head_dim: int
     window: int | None = None
+    chunked: bool = False
+    """Whether `window` is a chunk that attention starts anew, as in Llama 4."""
+    library_heads: int | None = None
+    """Heads that transformers stores where it stores keys and values already repeated."""
+    trimmed: bool = True
+    """Whether transformers drops what the window no longer sees."""
     kind: ClassVar[str] = "attention"
 
     def tensors(self, tokens: int) -> tuple[Kept, ...]:
-        held = self._held(tokens)
+        return self.cells(tokens if self.window is None else min(tokens, self.window))
+
+    def cells(self, held: int, heads: int | None = None) -> tuple[Kept, ...]:
+        """Returns the tensors with room for `held` tokens."""
+        kv_heads = heads or self.kv_heads
         return (
-            Kept((self.kv_heads, held, self.head_dim), "kv"),
-            Kept((self.kv_heads, held, self.v_head_dim), "kv"),
+            Kept((kv_heads, held, self.head_dim), "key"),
+            Kept((kv_heads, held, self.v_head_dim), "value"),
         )
 
     def formula(self, tokens: int) -> str:
         held = f"{tokens} tokens"
         if self.window is not None:
-            held = f"min({tokens} tokens, window {self.window})"
+            name = "chunk" if self.chunked else "window"
+            held = f"min({tokens} tokens, {name} {self.window})"
         return (
             f"{self.kv_heads} kv heads x ({self.head_dim} key + {self.v_head_dim} value) x {held}"
         )
@@ -83,34 +109,70 @@ class Attention(Part):
     def saturates_at(self) -> int | None:
         return self.window
 
-    def _held(self, tokens: int) -> int:
-        return tokens if self.window is None else min(tokens, self.window)
+
+@dataclass(frozen=True, slots=True)
+class CrossAttention(Part):
+    """Keys and values of the encoder's output, of fixed length: T_enc x kv_heads x 2 head_dim."""
+
+    kv_heads: int
+    head_dim: int
+    encoder_tokens: int
+    kind: ClassVar[str] = "cross"
+
+    def tensors(self, tokens: int) -> tuple[Kept, ...]:
+        return self.cells(self.encoder_tokens)
+
+    def cells(self, held: int, heads: int | None = None) -> tuple[Kept, ...]:
+        """Returns the tensors with room for `held` encoder tokens."""
+        shape = (heads or self.kv_heads, held, self.head_dim)
+        return (Kept(shape, "key"), Kept(shape, "value"))
+
+    def formula(self, tokens: int) -> str:
+        return f"{self.kv_heads} kv heads x 2 x {self.head_dim} x {self.encoder_tokens} encoded"
 
 
 @dataclass(frozen=True, slots=True)
 class Latent(Part):
     """Multi-head latent attention: one compressed vector and one rotary key for all heads.
 
-    T x (kv_lora_rank + qk_rope_head_dim). DeepSeek-V2 (arXiv 2405.04434), section 2.1.
+    T x (kv_lora_rank + qk_rope_head_dim). DeepSeek-V2 (arXiv 2405.04434), section 2.1. With
+    `index_dim`, the lightning indexer of DeepSeek-V3.2 keeps one more key for each token.
     """
 
     rank: int
     rope_dim: int
+    index_dim: int = 0
+    expanded: tuple[int, int, int] | None = None
+    """Heads, key width and value width of the form that an engine without MLA stores."""
     kind: ClassVar[str] = "latent"
 
     def tensors(self, tokens: int) -> tuple[Kept, ...]:
-        return (Kept((tokens, self.rank), "kv"), Kept((tokens, self.rope_dim), "kv"))
+        kept: tuple[Kept, ...] = (Kept((tokens, self.rank), "latent"),)
+        if self.rope_dim:
+            kept += (Kept((tokens, self.rope_dim), "rope"),)
+        if self.index_dim:
+            kept += (Kept((tokens, self.index_dim), "index"),)
+        return kept
 
     def formula(self, tokens: int) -> str:
-        return f"({self.rank} latent + {self.rope_dim} rotary key) x {tokens} tokens"
+        index = f" + {self.index_dim} indexer key" if self.index_dim else ""
+        return f"({self.rank} latent + {self.rope_dim} rotary key{index}) x {tokens} tokens"
 
 
 @dataclass(frozen=True, slots=True)
 class ConvState(Part):
-    """The last inputs of a short causal convolution: kernel K needs K-1 columns."""
+    """The last inputs of a short causal convolution: kernel K needs K-1 columns.
+
+    Of the `channels`, `groups` x `group_width` belong to Mamba-2's groups (B and C), which tensor
+    parallelism raises to the number of ranks where it does not divide them.
+    """
 
     channels: int
     columns: int
+    groups: int = 0
+    group_width: int = 0
+    exact: bool = False
+    """Whether transformers, too, keeps no column more than is needed."""
     kind: ClassVar[str] = "conv"
     is_state: ClassVar[bool] = True
 
@@ -148,7 +210,9 @@ class Layer:
 
 
 def _kind(part: Part) -> str:
-    return "sliding" if isinstance(part, Attention) and part.window is not None else part.kind
+    if isinstance(part, Attention) and part.window is not None:
+        return "chunked" if part.chunked else "sliding"
+    return part.kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +230,10 @@ class Layout:
     """The config fields that decided, with their values."""
     assumed: dict[str, object] = field(default_factory=dict)
     """Values the config lacks, taken from the model class."""
+    conflicts: tuple[str, ...] = ()
+    """Fields that the config gives twice and differently, and which won."""
+    float32_state: bool = False
+    """Whether the model asks every engine for float32 recurrent states."""
 
     def parts(self) -> Iterator[Part]:
         for layer in self.layers:
@@ -174,25 +242,55 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Dtypes:
-    """The dtype of each role."""
+    """The dtype of each role: keys (and latents), convolution states, recurrent states, values."""
 
     kv: str
     conv: str
     state: str
+    value: str | None = None
+    """Where it differs from that of the keys."""
 
     def of(self, role: Role) -> str:
-        return {"kv": self.kv, "conv": self.conv, "state": self.state}[role]
+        if role == "value":
+            return self.value or self.kv
+        if role == "index":
+            # An indexer key of a latent in fp8_ds_mla is plain fp8.
+            return "float8" if self.kv == "fp8_ds_mla" else self.kv
+        if role == "pad":
+            return "float8"
+        return {"conv": self.conv, "state": self.state}.get(role, self.kv)
 
-    def itemsize(self, role: Role) -> int:
-        return ITEMSIZE[self.of(role)]
+    @property
+    def label(self) -> str:
+        return self.kv if self.value in (None, self.kv) else f"{self.kv}/{self.value}"
 
 
-def dtypes_for(layout: Layout, kv: str | None, state: str | None) -> Dtypes:
+@dataclass(frozen=True, slots=True)
+class DtypeChoice:
+    """What the user and the engine say of dtypes; None leaves it to the model."""
+
+    key: str | None = None
+    value: str | None = None
+    conv: str | None = None
+    state: str | None = None
+
+
+def dtypes_for(
+    layout: Layout, kv: str | None, state: str | None, more: DtypeChoice | None = None
+) -> Dtypes:
     """Returns the dtypes in force: `None` is the model's own.
 
-    A quantised cache (float8) leaves the convolution state in the model's dtype.
+    A quantised cache leaves the convolution state in the model's dtype. `more` wins where it says
+    something.
     """
+    more = more or DtypeChoice()
     chosen = kv or layout.dtype
-    conv = chosen if ITEMSIZE[chosen] >= 2 else layout.dtype
-    own = chosen if layout.state_dtype == "model" and ITEMSIZE[chosen] >= 2 else layout.state_dtype
-    return Dtypes(chosen, conv, state or (layout.dtype if own == "model" else own))
+    wide = ITEMSIZE.get(chosen, 1) >= 2
+    conv = chosen if wide else layout.dtype
+    own = chosen if layout.state_dtype == "model" and wide else layout.state_dtype
+    return Dtypes(
+        kv=more.key or chosen,
+        conv=more.conv or conv,
+        state=state or more.state or (layout.dtype if own == "model" else own),
+        value=more.value or (chosen if more.key else None),
+    )

@@ -12,6 +12,7 @@ from seqdiag.predict.kv_cache.layout import (
     ITEMSIZE,
     Attention,
     ConvState,
+    CrossAttention,
     Latent,
     Layer,
     Layout,
@@ -22,46 +23,58 @@ from seqdiag.predict.kv_cache.layout import (
 _MOST_LAYERS = 100_000
 _PART_FIELDS = {
     "attention": ("kv_heads", "head_dim", "v_head_dim", "window"),
-    "latent": ("rank", "rope_dim"),
-    "conv": ("channels", "columns"),
+    "latent": ("rank", "rope_dim", "index_dim"),
+    "cross": ("kv_heads", "head_dim", "encoder_tokens"),
+    "conv": ("channels", "columns", "groups", "group_width"),
     "recurrent": ("shape",),
 }
 
 
-def load_subject(name: str, option: str = "MODEL") -> Layout:
+def load_subject(name: str, option: str = "MODEL", enc_len: int | None = None) -> Layout:
     """Returns the layout of MODEL.
 
     A name of `configs/models/` is that preset; anything else is a path: a `config.json`, a folder
-    that holds one (`./name` if a preset has the same name), or a TOML spec as the presets are.
+    that holds one (`./name` if a preset has the same name), a `.gguf` of which only the header is
+    read, or a TOML spec as the presets are.
     """
     if not name:
         raise UsageError(f"{option}: is empty")
     presets = config_names("models")
     if name in presets:
         preset = config_dir("models") / f"{name}.toml"
-        return read_spec(name, parse_toml(option, preset), f"preset {name}")
+        return read_spec(name, parse_toml(option, preset), f"preset {name}", enc_len)
     path = Path(name)
     if path.is_dir():
         path = path / "config.json"
         if not path.is_file():
             raise UsageError(f"{option}: {name} is a folder without a config.json")
+    if path.suffix == ".gguf":
+        from seqdiag.predict.kv_cache.readers.gguf import read_gguf
+        from seqdiag.predict.kv_cache.readers.gguf_header import read_header
+
+        return read_gguf(name, read_header(option, path), str(path))
     if path.suffix == ".toml":
-        return read_spec(name, parse_toml(option, path), str(path))
+        return read_spec(name, parse_toml(option, path), str(path), enc_len)
     if path.suffix == ".json" or (path.exists() and not path.is_dir()):
         from seqdiag.predict.kv_cache.readers import read_config
 
-        return read_config(name, parse_json(option, path), str(path), source=str(path))
+        return read_config(name, parse_json(option, path), str(path), str(path), enc_len)
     if path.parent != Path():
         raise UsageError(f"{option}: no such file or folder: {name}")
     raise unknown(option, name, presets)
 
 
-def read_spec(name: str, data: Mapping[str, object], where: str) -> Layout:
+def read_spec(
+    name: str, data: Mapping[str, object], where: str, enc_len: int | None = None
+) -> Layout:
     """Returns the layout of a TOML spec: `[config]` with a config.json's fields, or `[[layers]]`.
 
     A layer is `count = N` and `parts`, each with its `kind` and numbers:
-    `{kind = "attention", kv_heads, head_dim, v_head_dim?, window?}`, `{kind = "latent", rank,
-    rope_dim}`, `{kind = "conv", channels, columns}`, `{kind = "recurrent", shape = [...]}`.
+    `{kind = "attention", kv_heads, head_dim, v_head_dim?, window?}`,
+    `{kind = "latent", rank, rope_dim, index_dim?}`,
+    `{kind = "cross", kv_heads, head_dim, encoder_tokens}`,
+    `{kind = "conv", channels, columns, groups?, group_width?}`,
+    `{kind = "recurrent", shape = [...]}`.
     """
     known = {"source", "config", "layers", "dtype", "state_dtype"}
     if extra := sorted(set(data) - known):
@@ -73,7 +86,7 @@ def read_spec(name: str, data: Mapping[str, object], where: str) -> Layout:
     if isinstance(config, Mapping):
         from seqdiag.predict.kv_cache.readers import read_config
 
-        return read_config(name, config, where, source)
+        return read_config(name, config, where, source, enc_len)
     groups = data.get("layers")
     if not isinstance(groups, list) or not groups:
         raise UsageError(f"{where}: needs a [config] table or [[layers]] tables")
@@ -87,6 +100,7 @@ def read_spec(name: str, data: Mapping[str, object], where: str) -> Layout:
         state_dtype=_dtype(data, "state_dtype", "float32", where, "model"),
         source=source,
         fields={"layers": f"{len(groups)} groups"},
+        float32_state=data.get("state_dtype") == "float32",
     )
 
 
@@ -129,9 +143,15 @@ def _read_part(part: object, where: str) -> Part:
         window = fields.integer("window") if fields.has("window") else None
         result: Part = Attention(fields.integer("kv_heads"), head_dim, v_head_dim, window)
     elif kind == "latent":
-        result = Latent(fields.integer("rank"), fields.integer("rope_dim", minimum=0))
+        index = fields.integer("index_dim") if fields.has("index_dim") else 0
+        result = Latent(fields.integer("rank"), fields.integer("rope_dim", minimum=0), index)
+    elif kind == "cross":
+        result = CrossAttention(*(fields.integer(name) for name in _PART_FIELDS[kind]))
     elif kind == "conv":
-        result = ConvState(fields.integer("channels"), fields.integer("columns", minimum=0))
+        groups = fields.integer("groups") if fields.has("groups") else 0
+        width = fields.integer("group_width") if fields.has("group_width") else 0
+        channels = fields.integer("channels", minimum=1 + groups * width)
+        result = ConvState(channels, fields.integer("columns", minimum=0), groups, width)
     elif kind == "recurrent":
         result = RecurrentState(fields.integers("shape"))
     else:

@@ -1,4 +1,4 @@
-"""From a model's config to its layout. To add a model type: one line in `READERS`.
+"""From a model's config to its layout. To add a model type: a word in `table`.
 
 The table maps `model_type` of a `config.json` to the function that reads it; families share one.
 Facts about fields and class defaults: the model classes of transformers 5.24.
@@ -12,64 +12,82 @@ from collections.abc import Callable, Mapping
 from seqdiag.errors import UsageError
 from seqdiag.predict.kv_cache.fields import Fields
 from seqdiag.predict.kv_cache.layout import Layer, Layout
+from seqdiag.predict.kv_cache.readers.class_defaults import CLASS_DEFAULTS, NAMES
+from seqdiag.predict.kv_cache.readers.table import READERS
 
 Reader = Callable[[Fields], tuple[Layer, ...]]
 
-READERS = {
-    "deepseek_v2": "latent:read",
-    "deepseek_v3": "latent:read",
-    "falcon_h1": "hybrid:read_falcon_h1",
-    "falcon_mamba": "mamba:read_mamba",
-    "gemma2": "attention:read_gemma2",
-    "gemma3_text": "attention:read_gemma3",
-    "gpt_oss": "attention:read_gpt_oss",
-    "jamba": "hybrid:read_jamba",
-    "llama": "attention:read_full",
-    "mamba": "mamba:read_mamba",
-    "mamba2": "mamba:read_mamba2",
-    "mistral": "attention:read_mistral",
-    "mixtral": "attention:read_mixtral",
-    "phi3": "attention:read_phi3",
-    "qwen2": "attention:read_qwen2",
-    "qwen3": "attention:read_qwen3",
-    "qwen3_moe": "attention:read_qwen3_moe",
-}
-
 _DTYPES = {"float16", "bfloat16", "float32"}
+_NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
+_DEEPEST = 4
+_MODEL_STATE = {"minimax", "xlstm"}
+"""Model types whose recurrent states follow the model's dtype."""
+_FLOAT32_STATE = {"qwen3_5_text", "qwen3_5_moe_text", "nemotron_h", "kimi_linear"}
+"""Model types published with `mamba_ssm_cache_dtype` float32, or with a state that always is."""
 
 
-def read_config(name: str, data: Mapping[str, object], where: str, source: str = "") -> Layout:
+def read_config(
+    name: str,
+    data: Mapping[str, object],
+    where: str,
+    source: str = "",
+    enc_len: int | None = None,
+) -> Layout:
     """Returns the layout of a model from the fields of its `config.json`.
 
-    Raises `UsageError` for a model type without a reader and for a missing or wrong field.
+    A wrapper's language model is read instead where the wrapper itself is unknown. Raises
+    `UsageError` for a model type without a reader and for a missing or wrong field.
     """
-    top = Fields(data, where)
-    model_type = top.text("model_type")
-    if model_type is None:
-        raise UsageError(f"{where}: the field 'model_type' is missing")
-    nested = data.get("text_config")
-    if model_type not in READERS and isinstance(nested, Mapping):
-        # A multimodal wrapper: the language model's own config is inside.
-        inner = {"dtype": data.get("dtype") or data.get("torch_dtype"), **nested}
-        return read_config(name, inner, f"{where}: text_config", source)
-    if model_type not in READERS:
-        raise UsageError(
-            f"{where}: unknown model_type {model_type!r}",
-            hint=f"known: {', '.join(READERS)}; any other layout can be written as TOML, "
-            "see configs/models/mamba-32l.toml",
-        )
+    model_type, data, where = _unwrap(data, where)
+    top = Fields(
+        data, where, enc_len, CLASS_DEFAULTS.get(model_type, {}), NAMES.get(model_type, {})
+    )
+    top.read["model_type"] = model_type
     module, _, function = READERS[model_type].partition(":")
     reader: Reader = getattr(importlib.import_module(f"{__name__}.{module}"), function)
     layers = reader(top)
-    dtype = _dtype(top)
     return Layout(
         name=name,
         layers=layers,
-        dtype=dtype,
+        dtype=_dtype(top),
+        state_dtype="model" if model_type in _MODEL_STATE else "float32",
         source=source,
         fields=top.read,
         assumed=top.assumed,
+        conflicts=tuple(top.conflicts.values()),
+        float32_state=model_type in _FLOAT32_STATE
+        or top.text("mamba_ssm_cache_dtype") == "float32",
     )
+
+
+def _unwrap(data: Mapping[str, object], where: str) -> tuple[str, Mapping[str, object], str]:
+    """Returns the model type, and the config that is of it with the file it stands in."""
+    found = None
+    for _ in range(_DEEPEST):
+        model_type = Fields(data, where).text("model_type")
+        if model_type in READERS:
+            return str(model_type), data, where
+        found = found or model_type
+        nested = next((key for key in _NESTED if isinstance(data.get(key), Mapping)), None)
+        if nested is None:
+            break
+        # A multimodal wrapper: the language model's own config is inside.
+        inner = data[nested]
+        assert isinstance(inner, Mapping)
+        data = {"dtype": data.get("dtype") or data.get("torch_dtype"), **inner}
+        where = f"{where}: {nested}"
+    if found is None:
+        raise UsageError(f"{where}: the field 'model_type' is missing")
+    raise UsageError(
+        f"{where}: unknown model_type {found!r}; the fields found: {_shown(data)}",
+        hint="known types: seqdiag kvcache --list; any other layout can be written as TOML, "
+        "see configs/models/mamba-32l.toml",
+    )
+
+
+def _shown(data: Mapping[str, object]) -> str:
+    names = [key for key, value in data.items() if type(value) is int]
+    return ", ".join(names[:12]) + (", ..." if len(names) > 12 else "") if names else "none"
 
 
 def _dtype(fields: Fields) -> str:

@@ -1,49 +1,95 @@
-"""Keys and values of full and sliding-window attention."""
+"""Keys and values of full, sliding-window and chunked attention, and layers mixed with others.
+
+Most families differ only in the names and defaults of their fields, which `class_defaults` holds.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from seqdiag.predict.kv_cache.fields import Fields
-from seqdiag.predict.kv_cache.layout import Attention, Layer
+from seqdiag.predict.kv_cache.layout import Attention, Layer, Part
 
-_KINDS = {"full_attention", "sliding_attention"}
+KINDS = {
+    "full_attention": "full",
+    "attention": "full",
+    "sliding_attention": "sliding",
+    "chunked_attention": "chunked",
+    "linear_attention": "linear",
+    "mamba": "linear",
+    "conv": "linear",
+    "hybrid": "hybrid",
+    "mlp": "none",
+    "moe": "none",
+    "indexed_attention": "full",
+}
+"""What configs call a layer, and what it keeps."""
+
+_LETTERS = {"F": "full", "S": "sliding", "C": "chunked", "L": "linear"}
+_MOST_LAYERS = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class ClassDefaults:
-    """What the model class puts where the config has no such field; None: heads, hidden/heads."""
-
-    kv_heads: int | None = None
-    head_dim: int | None = None
-    window: int | None = None
+def read(fields: Fields) -> tuple[Layer, ...]:
+    """One attention part a layer: the form of Llama and about a hundred others."""
+    return read_mixed(fields, None)
 
 
-def read_heads(fields: Fields, defaults: ClassDefaults) -> tuple[int, int]:
+def read_mixed(
+    fields: Fields,
+    other: Callable[[], tuple[Part, ...]] | None,
+    fallback: Callable[[Fields, int], list[str]] | None = None,
+) -> tuple[Layer, ...]:
+    """Attention layers, and `other()` where the layer map says linear, mamba or conv.
+
+    The map is the config's list of layer types, else `fallback(fields, layers)`.
+    """
+    layers = layer_count(fields)
+    kinds = fields.layer_kinds(layers, KINDS)
+    if kinds is None:
+        kinds = (fallback or attention_kinds)(fields, layers)
+    if other is None and any(kind in ("linear", "hybrid") for kind in kinds):
+        raise fields.inconsistent("lists layers without attention, which this model type has not")
+    linear = other() if other is not None and {"linear", "hybrid"} & set(kinds) else ()
+    kv_heads, head_dim = read_heads(fields) if set(kinds) - {"linear", "none"} else (0, 0)
+    v_head_dim = fields.integer("v_head_dim") if fields.has("v_head_dim") else head_dim
+    window = read_window(fields) if "sliding" in kinds else None
+    chunk = fields.integer("attention_chunk_size") if "chunked" in kinds else None
+    full = Attention(kv_heads, head_dim, v_head_dim)
+    by_kind: dict[str, Layer] = {
+        "full": Layer((full,)),
+        "sliding": Layer((Attention(kv_heads, head_dim, v_head_dim, window),)),
+        "chunked": Layer((Attention(kv_heads, head_dim, v_head_dim, chunk, chunked=True),)),
+        "linear": Layer(linear),
+        "hybrid": Layer((full, *linear)),
+        "none": Layer(()),
+    }
+    return tuple(by_kind[kind] for kind in kinds)
+
+
+def layer_count(fields: Fields) -> int:
+    """Returns the number of layers; that of the layer list where there is no other."""
+    listed = fields.given("layers_block_type", "layer_types")
+    if not fields.has("num_hidden_layers") and listed is not None:
+        value = fields.raw(listed)
+        layers = len(value) if isinstance(value, list) else 0
+    else:
+        layers = fields.integer("num_hidden_layers")
+    if not 1 <= layers <= _MOST_LAYERS:
+        raise fields.inconsistent(f"num_hidden_layers = {layers} is not from 1 to {_MOST_LAYERS}")
+    return layers
+
+
+def read_heads(fields: Fields) -> tuple[int, int]:
     """Returns kv heads and head_dim.
 
     A null `num_key_value_heads` means as many as query heads, a null `head_dim` hidden / heads.
     """
-    if fields.absent("num_key_value_heads") and defaults.kv_heads is not None:
-        kv_heads = fields.integer("num_key_value_heads", default=defaults.kv_heads)
-    elif fields.has("num_key_value_heads"):
+    if fields.known("num_key_value_heads"):
         kv_heads = fields.integer("num_key_value_heads")
     else:
         kv_heads = fields.integer("num_attention_heads")
-    if fields.absent("head_dim") and defaults.head_dim is not None:
-        head_dim = fields.integer("head_dim", default=defaults.head_dim)
-    elif fields.has("head_dim"):
-        head_dim = fields.integer("head_dim")
-    else:
-        heads = fields.integer("num_attention_heads")
-        hidden = fields.integer("hidden_size", minimum=heads)
-        if hidden % heads:
-            raise fields.inconsistent(
-                f"hidden_size {hidden} is no multiple of num_attention_heads {heads}, and there is "
-                "no head_dim"
-            )
-        head_dim = hidden // heads
+    own = fields.known("head_dim")
+    head_dim = fields.integer("head_dim") if own else hidden_per_head(fields)
     if fields.has("num_attention_heads"):
         heads = fields.integer("num_attention_heads")
         if heads % kv_heads:
@@ -53,98 +99,49 @@ def read_heads(fields: Fields, defaults: ClassDefaults) -> tuple[int, int]:
     return kv_heads, head_dim
 
 
-def _read(
-    fields: Fields, defaults: ClassDefaults, slides: Callable[[Fields, int], bool]
-) -> tuple[Layer, ...]:
-    """Returns one attention part a layer; `slides(fields, i)` says whether layer i has a window."""
-    layers = fields.integer("num_hidden_layers")
-    kv_heads, head_dim = read_heads(fields, defaults)
-    kinds = fields.layer_kinds(layers, _KINDS)
-    if kinds is not None:
-        sliding = [kind == "sliding_attention" for kind in kinds]
-    else:
-        sliding = [slides(fields, i) for i in range(layers)]
-    window = _window(fields, defaults) if any(sliding) else None
-    return tuple(
-        Layer((Attention(kv_heads, head_dim, head_dim, window if slide else None),))
-        for slide in sliding
-    )
+def hidden_per_head(fields: Fields) -> int:
+    """Returns hidden_size / num_attention_heads; refuses a remainder."""
+    heads = fields.integer("num_attention_heads")
+    hidden = fields.integer("hidden_size", minimum=heads)
+    if hidden % heads:
+        raise fields.inconsistent(
+            f"hidden_size {hidden} is no multiple of num_attention_heads {heads}, and there is "
+            "no head_dim"
+        )
+    return hidden // heads
 
 
-def _window(fields: Fields, defaults: ClassDefaults) -> int | None:
+def read_window(fields: Fields) -> int | None:
     """Returns the window, None where the config says null: all layers are full then."""
-    if fields.absent("sliding_window"):
-        if defaults.window is None:
-            return None
-        return fields.integer("sliding_window", default=defaults.window)
-    return fields.integer("sliding_window") if fields.has("sliding_window") else None
+    return fields.integer("sliding_window") if fields.known("sliding_window") else None
 
 
-def _never(fields: Fields, layer: int) -> bool:
-    return False
+def attention_kinds(fields: Fields, layers: int) -> list[str]:
+    """Returns the kinds of attention layers where the config does not list them.
 
-
-def _always(fields: Fields, layer: int) -> bool:
-    return True
-
-
-def _after_full_layers(fields: Fields, layer: int) -> bool:
-    """Qwen2, Qwen3: the window counts only if switched on, from `max_window_layers` on."""
-    if not fields.flag("use_sliding_window", default=False):
-        return False
-    return layer >= fields.integer("max_window_layers", default=28, minimum=0)
-
-
-def _if_switched_on(fields: Fields, layer: int) -> bool:
-    return fields.flag("use_sliding_window", default=False)
-
-
-def _all_but_every(period: int) -> Callable[[Fields, int], bool]:
-    """Every `period`-th layer is full, unless the config gives another period."""
-
-    def slides(fields: Fields, layer: int) -> bool:
-        every = fields.integer("sliding_window_pattern", default=period)
-        return (layer + 1) % every != 0
-
-    return slides
-
-
-def read_full(fields: Fields) -> tuple[Layer, ...]:
-    """Llama: every layer sees everything."""
-    return _read(fields, ClassDefaults(), _never)
-
-
-def read_mistral(fields: Fields) -> tuple[Layer, ...]:
-    return _read(fields, ClassDefaults(kv_heads=8, window=4096), _always)
-
-
-def read_mixtral(fields: Fields) -> tuple[Layer, ...]:
-    return _read(fields, ClassDefaults(kv_heads=8), _always)
-
-
-def read_phi3(fields: Fields) -> tuple[Layer, ...]:
-    return _read(fields, ClassDefaults(), _always)
-
-
-def read_qwen2(fields: Fields) -> tuple[Layer, ...]:
-    return _read(fields, ClassDefaults(kv_heads=32, window=4096), _after_full_layers)
-
-
-def read_qwen3(fields: Fields) -> tuple[Layer, ...]:
-    return _read(fields, ClassDefaults(kv_heads=32, head_dim=128, window=4096), _after_full_layers)
-
-
-def read_qwen3_moe(fields: Fields) -> tuple[Layer, ...]:
-    return _read(fields, ClassDefaults(kv_heads=4, window=4096), _if_switched_on)
-
-
-def read_gemma2(fields: Fields) -> tuple[Layer, ...]:
-    return _read(fields, ClassDefaults(kv_heads=4, head_dim=256, window=4096), _all_but_every(2))
-
-
-def read_gemma3(fields: Fields) -> tuple[Layer, ...]:
-    return _read(fields, ClassDefaults(kv_heads=4, head_dim=256, window=4096), _all_but_every(6))
-
-
-def read_gpt_oss(fields: Fields) -> tuple[Layer, ...]:
-    return _read(fields, ClassDefaults(kv_heads=8, head_dim=64, window=128), _all_but_every(2))
+    A switch, a period of full layers, the model class's own pattern; else a window is everyone's.
+    """
+    if fields.known("use_sliding_window"):
+        if not fields.flag("use_sliding_window", default=False):
+            return ["full"] * layers
+        first = 0
+        # Some classes have the switch but not the number, and ignore it in a config.
+        if "max_window_layers" in fields.class_defaults:
+            first = fields.integer("max_window_layers", minimum=0)
+        return ["full"] * min(first, layers) + ["sliding"] * max(layers - first, 0)
+    if "max_window_layers" in fields.class_defaults and fields.known("sliding_window"):
+        first = min(fields.integer("max_window_layers", minimum=0), layers)
+        return ["full"] * first + ["sliding"] * (layers - first)
+    if fields.has("global_attn_every_n_layers"):
+        every = fields.integer("global_attn_every_n_layers")
+        return ["sliding" if i % every else "full" for i in range(layers)]
+    if fields.has("sliding_window_pattern"):
+        every = fields.integer("sliding_window_pattern")
+        return ["sliding" if (i + 1) % every else "full" for i in range(layers)]
+    pattern = fields.class_defaults.get("kinds")
+    if isinstance(pattern, str):
+        fields.assumed["layer_types"] = pattern
+        return [_LETTERS[pattern[i % len(pattern)]] for i in range(layers)]
+    if fields.has("attention_chunk_size"):
+        return ["chunked"] * layers
+    return ["sliding" if fields.known("sliding_window") else "full"] * layers

@@ -2,10 +2,42 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from seqdiag.predict.kv_cache.fields import Fields
 from seqdiag.predict.kv_cache.layout import Latent, Layer
+from seqdiag.predict.kv_cache.readers.attention import layer_count
+
+_EXPANDED = ("num_attention_heads", "qk_nope_head_dim", "v_head_dim")
+
+
+def latent_part(fields: Fields, index_dim: int = 0) -> Latent:
+    rope = fields.integer("qk_rope_head_dim")
+    expanded = None
+    if all(fields.has(name) for name in _EXPANDED):
+        heads, nope, value = (fields.integer(name) for name in _EXPANDED)
+        expanded = (heads, nope + rope, value)
+    return Latent(fields.integer("kv_lora_rank"), rope, index_dim, expanded)
 
 
 def read(fields: Fields) -> tuple[Layer, ...]:
-    part = Latent(rank=fields.integer("kv_lora_rank"), rope_dim=fields.integer("qk_rope_head_dim"))
-    return (Layer((part,)),) * fields.integer("num_hidden_layers")
+    return (Layer((latent_part(fields),)),) * layer_count(fields)
+
+
+def read_indexed(fields: Fields) -> tuple[Layer, ...]:
+    """DeepSeek-V3.2's indexer keeps a key a token, but not in layers that share an earlier one."""
+    part = latent_part(fields, fields.integer("index_head_dim"))
+    layers = layer_count(fields)
+    types = fields.raw("indexer_types")
+    if not isinstance(types, list):
+        return (Layer((part,)),) * layers
+    if len(types) != layers:
+        raise fields.inconsistent(f"indexer_types lists {len(types)} layers, not {layers}")
+    without = Layer((dataclasses.replace(part, index_dim=0),))
+    return tuple(without if kind == "shared" else Layer((part,)) for kind in types)
+
+
+def read_twice(fields: Fields) -> tuple[Layer, ...]:
+    """LongCat-Flash: two attention blocks a layer."""
+    name = fields.given("num_layers", "num_hidden_layers") or "num_layers"
+    return (Layer((latent_part(fields),)),) * (2 * fields.integer(name))

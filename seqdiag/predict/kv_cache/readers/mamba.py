@@ -16,7 +16,7 @@ def mamba2_parts(
 ) -> tuple[Part, ...]:
     """Mamba-2: the convolution also covers B and C of each group."""
     return (
-        ConvState(d_inner + 2 * groups * d_state, d_conv - 1),
+        ConvState(d_inner + 2 * groups * d_state, d_conv - 1, groups, 2 * d_state),
         RecurrentState((heads, head_dim, d_state)),
     )
 
@@ -44,7 +44,8 @@ def read_mamba(fields: Fields) -> tuple[Layer, ...]:
 
 
 def read_mamba2(fields: Fields) -> tuple[Layer, ...]:
-    heads, head_dim = fields.integer("num_heads"), fields.integer("head_dim")
+    heads = fields.integer("num_heads", default=128)
+    head_dim = fields.integer("head_dim", default=64)
     d_inner = int(fields.number("expand", default=2) * fields.integer("hidden_size"))
     check_heads(fields, heads, head_dim, d_inner)
     parts = mamba2_parts(

@@ -1,0 +1,67 @@
+"""Which function reads which model type. A new type is a word here.
+
+Sizes were compared with the cache tensors of tiny models in transformers 5.24, where it has them.
+"""
+
+from __future__ import annotations
+
+_TYPES = {
+    "attention:read": (
+        "afmoe apertus apertus1p5_text arcee aria_text bitnet cohere cohere2 "
+        "cohere2_moe cwm diffllama doge dots1 ernie4_5 ernie4_5_moe exaone "
+        "exaone4 exaone_moe flex_olmo gemma gemma2 gemma3_text glm glm4 "
+        "glm4_moe gpt_oss granite granite_swa granitemoe granitemoe_swa "
+        "granitemoeshared helium hunyuan_v1_dense hunyuan_v1_moe hy_v3 "
+        "hyperclovax internlm3 iquestcoder jais2 kolibri1 laguna llama "
+        "llama4_text mellum minimax_m2 ministral ministral3 mistral mixtral "
+        "modernbert-decoder moshi nanochat nemotron olmo olmo2 olmo3 olmoe "
+        "persimmon phi phi3 phi4_multimodal phimoe qwen2 qwen2_moe qwen3 "
+        "qwen3_moe sarvam_moe seed_oss smollm3 solar_open stablelm starcoder2 "
+        "trocr vaultgemma"
+    ),
+    "encoder_decoder:read_bart": (
+        "bart bigbird_pegasus blenderbot blenderbot-small led m2m_100 marian "
+        "mbart mvp nllb-moe pegasus pegasus_x plbart speech_to_text whisper"
+    ),
+    "encoder_decoder:read_t5": "longt5 mt5 pop2piano switch_transformers t5 umt5",
+    "hybrid:read_bamba": "bamba granitemoehybrid",
+    "hybrid:read_falcon_h1": "falcon_h1",
+    "hybrid:read_jamba": "jamba",
+    "hybrid:read_lfm2": "lfm2 lfm2_moe",
+    "hybrid:read_nemotron_h": "nemotron_h",
+    "hybrid:read_zamba": "zamba",
+    "hybrid:read_zamba2": "zamba2",
+    "latent:read": (
+        "axk1 deepseek_v2 deepseek_v3 glm4_moe_lite kimi_k2 minicpm3 mistral4 sarvam_mla youtu"
+    ),
+    "latent:read_indexed": "axk2 deepseek_v32 glm_moe_dsa",
+    "latent:read_twice": "longcat_flash",
+    "linear:read_delta_net": "lara_mini olmo_hybrid qwen3_5_moe_text qwen3_5_text qwen3_next",
+    "linear:read_kimi_linear": "bailing_hybrid kimi_linear",
+    "linear:read_minimax": "minimax",
+    "mamba:read_mamba": "falcon_mamba mamba",
+    "mamba:read_mamba2": "mamba2",
+    "recurrent:read_recurrent_gemma": "recurrent_gemma",
+    "recurrent:read_rwkv": "rwkv",
+    "recurrent:read_rwkv7": "rwkv5 rwkv6 rwkv7",
+    "recurrent:read_xlstm": "xlstm",
+    "variants:read_chatglm": "chatglm",
+    "variants:read_dbrx": "dbrx",
+    "variants:read_falcon": "falcon",
+    "variants:read_gemma4": "gemma4_text gemma4_unified_text",
+    "variants:read_gpt_bigcode": "gpt_bigcode",
+    "variants:read_gpt_neo": "gpt_neo",
+    "variants:read_hidden": (
+        "bert bert-generation big_bird biogpt bloom camembert codegen ctrl "
+        "data2vec-text electra ernie gpt-sw3 gpt2 gpt_neox gpt_neox_japanese "
+        "gptj megatron-bert mpt opt rembert roberta roberta-prelayernorm "
+        "roc_bert roformer xglm xlm-roberta xlm-roberta-xl"
+    ),
+    "variants:read_jetmoe": "jetmoe",
+    "variants:read_mimo_v2": "mimo_v2_flash",
+    "variants:read_nas": "deci nemotron-nas",
+    "variants:read_sharing": "gemma3n_text",
+}
+
+READERS = {name: reader for reader, names in _TYPES.items() for name in names.split()}
+"""Model type -> `module:function` of this package."""
