@@ -20,6 +20,7 @@ OK, BAD_USAGE, BUG, INTERRUPTED = 0, 2, 4, 130
 COMMANDS = {
     "gradflow": "seqdiag.cli.gradflow:gradflow",
     "kvcache": "seqdiag.cli.kvcache:kvcache",
+    "recall": "seqdiag.cli.recall:recall",
 }
 
 

@@ -47,6 +47,15 @@ def gradflow_listing() -> Diagnosis:
     return _listing("gradflow", rows)
 
 
+def recall_listing() -> Diagnosis:
+    """Returns the memories of `recall`."""
+    from seqdiag.models.memories import MEMORIES
+
+    return _listing(
+        "recall", [ListRow("memory", name, "ok", m.description) for name, m in MEMORIES.items()]
+    )
+
+
 def _listing(command: str, rows: list[ListRow]) -> Diagnosis:
     def each() -> Iterator[ListRow]:
         yield from rows

@@ -1,0 +1,120 @@
+"""`recall`: read-back against published figures and against step-by-step writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from seqdiag.measure.readback import read_back
+from seqdiag.models.memories import MEMORIES, parse_memory
+from seqdiag.ops.memory import memory_loop
+
+Run = Callable[..., Any]
+
+# Accuracy and relative error at d = 64, mean over all probes, for n = 8, 32, 64, 128, 512.
+WRITE_RULES = {
+    "linear": ([1, 1, 0.999, 0.976, 0.343], [0.12, 0.50, 1.02, 2.04, 8.3]),
+    "delta": ([1, 0.997, 0.896, 0.517, 0.119], [0.06, 0.30, 0.61, 1.08, 1.8]),
+    "delta:4": ([1, 1, 0.998, 0.606, 0.118], [0, 0.02, 0.29, 1.0, None]),
+    "least-squares": ([1, 1, 1, 0.995, 0.046], [0, 0, 0, 0.51, None]),
+    "decay:0.99": ([1, 1, 0.993, 0.765, 0.187], None),
+    "decay:0.9": ([1, 0.526, 0.256, 0.124, 0.028], None),
+    "quadratic": ([1, 1, 1, 1, 1], [None, None, None, 0.09, 0.37]),
+    "softmax:8": ([1, 1, 1, 1, 1], [None, None, None, None, 0.05]),
+}
+
+
+def test_write_rules(run: Run) -> None:
+    ran = run("recall", "--memory", ",".join(WRITE_RULES), "--csv")
+    assert ran.code == 0
+    for name, (accuracies, errors) in WRITE_RULES.items():
+        rows = [row for row in ran.rows() if row["memory"] in (name, f"{name}:1")]
+        for row, accuracy in zip(rows, accuracies, strict=True):
+            assert float(row["accuracy_ratio"]) == pytest.approx(accuracy, abs=0.02), row
+            if row["predicted_rel_error"]:
+                expected = float(row["predicted_rel_error"])
+                assert float(row["rel_error"]) == pytest.approx(expected, rel=0.05, abs=1e-6)
+        for row, error in zip(rows, errors or [None] * 5, strict=True):
+            if error is not None:
+                assert float(row["rel_error"]) == pytest.approx(error, rel=0.05, abs=0.011), row
+
+
+def test_default_predicts_what_it_measures(run: Run) -> None:
+    ran = run("recall", "--csv")
+    assert ran.out.splitlines()[0] == (
+        "memory,state_dim,value_dim,state_numbers,pairs,trials,accuracy_ratio,accuracy_low,"
+        "accuracy_high,predicted_accuracy_ratio,rel_error,predicted_rel_error,bits_stored,"
+        "bits_ceiling,status,note"
+    )
+    for row in ran.rows():
+        measured, predicted = row["accuracy_ratio"], row["predicted_accuracy_ratio"]
+        assert float(measured) == pytest.approx(float(predicted), abs=0.05)
+        assert float(row["bits_stored"]) <= float(row["bits_ceiling"])
+    assert "square of the dimension" in ran.err and "hides error" in ran.err
+
+
+@pytest.mark.parametrize("name", ["linear", "decay:0.9", "delta", "delta:3", "gated-delta:0.95"])
+def test_memories_are_written_step_by_step(name: str) -> None:
+    _, memory, parameter = parse_memory(name)
+    generator = torch.Generator().manual_seed(0)
+    k = torch.randn(3, 70, 9, generator=generator, dtype=torch.float64)
+    k /= k.norm(dim=-1, keepdim=True)
+    v = torch.randn(3, 70, 5, generator=generator, dtype=torch.float64)
+    passes = int(parameter) if name.startswith("delta") else 1
+    keys, values = k.repeat(1, passes, 1).unsqueeze(1), v.repeat(1, passes, 1).unsqueeze(1)
+    ones = keys.new_ones(keys.shape[:3])
+    decayed = "decay" in name or "gated" in name
+    _, state = memory_loop(
+        keys,
+        keys,
+        values,
+        keys.new_zeros(3, 1, 9, 5),
+        log_g=ones * torch.tensor(parameter).double().log() if decayed else None,
+        beta=ones if "delta" in name else None,
+    )
+    torch.testing.assert_close(
+        memory.read(k, v, parameter), k @ state.squeeze(1), rtol=1e-6, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("name", MEMORIES)
+def test_orthogonal_keys_lose_nothing_under_the_delta_rules(name: str) -> None:
+    _, memory, parameter = parse_memory(name)
+    k, v = torch.eye(6).expand(2, 6, 6), torch.randn(2, 6, 4)
+    reads = memory.read(k, v, parameter)
+    assert reads.shape == v.shape
+    if name in ("linear", "delta", "least-squares", "quadratic"):
+        torch.testing.assert_close(reads, v)
+
+
+def test_one_probe_a_trial_and_blocks_agree_on_the_law() -> None:
+    def read(k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return MEMORIES["linear"].read(k, v, 0)
+
+    one = read_back(read, 100, 32, 32, 1500, 0, one=True)
+    every = read_back(read, 100, 32, 32, 60, 0, one=False)
+    assert (one.probes, every.probes) == (1500, 6000)
+    assert one.accuracy == pytest.approx(every.accuracy, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--trials", 0), "--trials"),
+        (("--state-dim", 0), "--state-dim"),
+        (("--pairs", "x"), "--pairs"),
+        (("--pairs", "1M"), "--pairs: 1048576 pairs"),
+        (("--memory", "delt"), "--memory: unknown name"),
+        (("--memory", "linear:3"), "takes no number"),
+        (("--memory", "delta:1.5"), "must be a whole number"),
+        (("--memory", "decay:nan"), "must be from"),
+        (("--probes", "some"), "--probes"),
+    ],
+)
+def test_wrong_input_is_one_line(run: Run, arguments: tuple[object, ...], says: str) -> None:
+    ran = run("recall", *arguments)
+    assert ran.code == 2 and says in ran.err and ran.out == ""
+    assert "Traceback" not in ran.err
