@@ -83,7 +83,10 @@ def test_a_users_module(run: Run) -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_json_replays(command: str, run: Run, tmp_path: Path) -> None:
     path = tmp_path / "result.json"
-    options = {"kvcache": ["gemma-3-27b", "--ctx", "3k,5k", "--batch", 3, "--against", "gqa-32l"]}
+    options = {
+        "kvcache": ["gemma-3-27b", "--ctx", "3k,5k", "--batch", 3, "--against", "gqa-32l"],
+        "recall": ["--memory", "delta:2,decay", "--state-dim", "4,8", "--trials", 9, "--seed", 3],
+    }
     first = run(command, *options.get(command, ["--seq-len", 9, "--seeds", 2]), "-o", path, "--csv")
     assert first.code == 0
     again = run(command, "--config", path, "--csv")

@@ -118,3 +118,61 @@ def test_wrong_input_is_one_line(run: Run, arguments: tuple[object, ...], says: 
     ran = run("recall", *arguments)
     assert ran.code == 2 and says in ran.err and ran.out == ""
     assert "Traceback" not in ran.err
+
+
+TINY = (
+    "--task", "mqar", "--pairs", 2, "--seq-len", 16, "--vocab", 16, "--d-model", 16,
+    "--batch", 32, "--updates", 100,
+)  # fmt: skip
+
+
+def test_training_columns_and_chance(run: Run) -> None:
+    ran = run("recall", *TINY, "--arch", "conv+attention", "--csv")
+    assert ran.code == 0
+    (row,) = ran.rows()
+    assert row["pattern"] == "ba" and row["layers"] == "2" and row["status"] == "ok"
+    assert float(row["chance_in_set"]) == 1 / 2 and float(row["chance_vocab"]) == 1 / 8
+    assert float(row["accuracy_ratio"]) <= float(row["in_set_ratio"]) <= 1
+    # Keys and values of 16 steps, 16 wide, and two inputs of the convolution, in float32.
+    assert int(row["state_bytes"]) == 4 * (2 * 16 * 16 + 2 * 16)
+
+
+def test_jobs_give_the_rows_of_one_process(run: Run) -> None:
+    sweep = (*TINY, "--arch", "conv+attention,conv+delta", "--seeds", 2, "--csv")
+    serial, pooled = run("recall", *sweep), run("recall", *sweep, "--jobs", 2)
+    assert serial.code == pooled.code == 0 and len(serial.rows()) == 4
+
+    def timeless(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+        return [{k: v for k, v in row.items() if k != "cpu_s"} for row in rows]
+
+    assert timeless(serial.rows()) == timeless(pooled.rows())
+
+
+def test_a_window_is_told_by_its_reach(run: Run) -> None:
+    ran = run(
+        "recall", "--task", "mqar", "--pairs", 8, "--arch", "conv+window", "--d-model", 8,
+        "--updates", 1, "--csv",
+    )  # fmt: skip
+    (row,) = ran.rows()
+    assert float(row["reach_ceiling_ratio"]) == pytest.approx(0.387, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--task", "mqr"), "--task: 'mqr' is not one of"),
+        (("--arch", "conv+attention"), "--arch: is of training"),
+        (("--task", "mqar", "--memory", "delta"), "--memory: is of reading back"),
+        (("--task", "mqar", "--arch", "conv+atention"), "--arch: unknown name"),
+        (("--task", "mqar", "--pairs", 128), "--pairs: 128 is more than vocab/2 - 1"),
+        (("--task", "mqar", "--pairs", 17), "do not fit into --seq-len 64"),
+        (("--task", "mqar", "--heads", 3), "--heads: 3 does not divide"),
+        (("--task", "mqar", "--budget", "soon"), "--budget: 'soon' is not a time"),
+        (("--task", "mqar", "--budget", "0s"), "--budget: 0 s must be more than 0"),
+        (("--task", "mqar", "--batch", "1M"), "--batch: 1048576 sequences"),
+        (("--task", "mqar", "--arch", "delta", "--pattern", "ba"), "--pattern: is instead"),
+    ],
+)
+def test_wrong_training_is_one_line(run: Run, arguments: tuple[object, ...], says: str) -> None:
+    ran = run("recall", *arguments)
+    assert ran.code == 2 and says in ran.err and ran.out == ""

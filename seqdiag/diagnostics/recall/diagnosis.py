@@ -1,4 +1,4 @@
-"""The diagnosis itself: read-back."""
+"""The diagnosis itself: read-back, or trained models where a task is named."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ from seqdiag.report.result import Diagnosis
 def recall(spec: RecallSpec) -> Diagnosis:
     """Returns the diagnosis for `spec`. Raises `UsageError` for options that do not fit."""
     spec.check()
+    return _read_back(spec) if spec.task is None else _trained(spec)
+
+
+def _read_back(spec: RecallSpec) -> Diagnosis:
     return Diagnosis(
         command="recall",
-        spec=dataclasses.asdict(spec),
+        spec=_own(spec, _READ_BACK),
         row_type=by_memory.ReadBackRow,
         rows=by_memory.rows(spec),
         total=len(spec.memory) * len(spec.state_dim) * len(spec.pairs),
@@ -23,3 +27,36 @@ def recall(spec: RecallSpec) -> Diagnosis:
         dtype="float32",
         seed=spec.seed,
     )
+
+
+def _trained(spec: RecallSpec) -> Diagnosis:
+    from seqdiag.diagnostics.recall import by_training
+
+    jobs = by_training.jobs_of(spec)
+    for job in jobs:
+        by_training.check(job)
+    return Diagnosis(
+        command="recall",
+        spec=_own(spec, _TRAINING),
+        row_type=by_training.TrainedRow,
+        rows=by_training.rows(spec, jobs),
+        total=len(jobs),
+        conclude=by_training.conclude,
+        plot=by_training.PLOT,
+        dtype="float32",
+        seed=spec.seed,
+    )
+
+
+_READ_BACK = {"memory", "state_dim", "value_dim", "trials", "probes"}
+_TRAINING = {
+    "task", "arch", "pattern", "seq_len", "vocab", "d_model", "heads", "window", "filler",
+    "updates", "batch", "lr", "budget", "seeds", "jobs",
+}  # fmt: skip
+
+
+def _own(spec: RecallSpec, own: set[str]) -> dict[str, object]:
+    """Returns the options that this kind of recall has, as `--config` reads them again."""
+    options = dataclasses.asdict(spec)
+    options["budget"] = f"{options.pop('budget_s'):g}s"
+    return {k: v for k, v in options.items() if k in own | {"pairs", "seed"}}
