@@ -97,6 +97,10 @@ def recall(
     jobs: Annotated[
         str | None, _training("Models trained at once, a process each. Default: 1.")
     ] = None,
+    resume: Annotated[
+        str | None,
+        _training("Append finished rows to FILE; what it holds is not trained again.", "FILE"),
+    ] = None,
 ) -> "Diagnosis":
     """How many pairs a memory gives back: predicted and measured, or trained on a task."""
     from seqdiag.diagnostics.recall import RecallSpec
@@ -116,7 +120,8 @@ def recall(
         "lr": parse_optional("--lr", parse_float, lr),
         "budget_s": parse_optional("--budget", _seconds, budget),
         "seeds": parse_optional("--seeds", parse_count, seeds),
-        "jobs": parse_optional("--jobs", parse_count, jobs),
+        "jobs": parse_optional("--jobs", _workers, jobs),
+        "resume": resume,
     }
     read_back = {
         "memory": parse_optional("--memory", parse_names, memory),
@@ -150,6 +155,14 @@ def _refuse(options: dict[str, Any], task: str | None) -> None:
             )
 
 
+def _workers(text: str) -> int:
+    count = parse_count(text)
+    if count > _MOST_WORKERS:
+        raise ValueError(f"{text!r} is more than {_MOST_WORKERS} processes")
+    return count
+
+
+_MOST_WORKERS = 256
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|min)?", re.ASCII)
 
 

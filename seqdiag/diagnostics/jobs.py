@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 Job = TypeVar("Job")
 Done = TypeVar("Done")
-
-_TRIES = 2
 
 
 def run_jobs(
@@ -19,47 +17,68 @@ def run_jobs(
     jobs: Sequence[Job],
     workers: int,
     failed: Callable[[Job, str], Done],
-) -> Iterator[Done]:
-    """Yields what `function` makes of each job, in the order of the jobs.
+) -> Iterator[tuple[int, Done]]:
+    """Yields the index of each job and what `function` makes of it, as they finish.
 
     More than one worker is a pool of fresh processes; function, jobs and results must pickle. A
-    worker that dies takes the pool with it: the jobs that had no result start over in a new one,
-    and a job that dies twice becomes `failed(job, reason)`, as does one that raises.
+    job that raises becomes `failed(job, reason)`. A worker that dies takes the pool with it: the
+    jobs without a result start over in a new pool, and if that dies too, each in one of its own,
+    where a death can only be the job's.
     """
-    if workers == 1 or len(jobs) == 1:
-        for job in jobs:
-            yield _guarded(function, job, failed)
+    guarded = _Guarded(function, failed)
+    if workers == 1:
+        for index, job in enumerate(jobs):
+            yield index, guarded(job)
         return
-    tries = dict.fromkeys(range(len(jobs)), 0)
-    first = 0
-    while first < len(jobs):
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(workers, mp_context=context) as pool:
-            try:
-                futures = {i: pool.submit(function, jobs[i]) for i in range(first, len(jobs))}
-                while first < len(jobs):
-                    yield _result(futures[first], jobs[first], failed)
-                    first += 1
-            except BrokenProcessPool:
-                tries[first] += 1
-            finally:
-                pool.shutdown(wait=False, cancel_futures=True)
-        if first < len(jobs) and tries[first] == _TRIES:
-            yield failed(jobs[first], f"its worker process died {_TRIES} times")
-            first += 1
+    left = dict(enumerate(jobs))
+    for _ in range(2):
+        for index, done in _pooled(guarded, left, workers):
+            del left[index]
+            yield index, done
+    for index, job in left.items():
+        alone = list(_pooled(guarded, {index: job}, 1))
+        yield alone[0] if alone else (index, failed(job, "its worker process died"))
 
 
-def _guarded(function: Callable[[Job], Done], job: Job, failed: Callable[[Job, str], Done]) -> Done:
+class _Guarded(Generic[Job, Done]):
+    """A function whose errors become results; it pickles if its parts do."""
+
+    def __init__(self, function: Callable[[Job], Done], failed: Callable[[Job, str], Done]) -> None:
+        self.function, self.failed = function, failed
+
+    def __call__(self, job: Job) -> Done:
+        try:
+            return self.function(job)
+        except (RuntimeError, ValueError, ArithmeticError, MemoryError) as error:
+            reason = " ".join(str(error).split()) or type(error).__name__
+            return self.failed(job, reason)
+
+
+def _pooled(
+    function: Callable[[Job], Done], jobs: Mapping[int, Job], workers: int
+) -> Iterator[tuple[int, Done]]:
+    """Yields results as they finish, until all are there or a worker dies."""
+    if not jobs:
+        return
+    jobs = dict(jobs)
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context)
     try:
-        return function(job)
-    except (RuntimeError, ValueError, MemoryError) as error:
-        return failed(job, " ".join(str(error).split()))
-
-
-def _result(future: Future[Done], job: Job, failed: Callable[[Job, str], Done]) -> Done:
-    try:
-        return future.result()
+        futures = {pool.submit(function, job): index for index, job in jobs.items()}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
     except BrokenProcessPool:
-        raise
-    except (RuntimeError, ValueError, MemoryError) as error:
-        return failed(job, " ".join(str(error).split()))
+        return
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def in_order(results: Iterator[tuple[int, Done]]) -> Iterator[Done]:
+    """Yields results by index, each as soon as all before it are there."""
+    waiting: dict[int, Done] = {}
+    following = 0
+    for index, done in results:
+        waiting[index] = done
+        while following in waiting:
+            yield waiting.pop(following)
+            following += 1

@@ -283,7 +283,14 @@ def test_list(command: str, run: Run) -> None:
     ran = run(command, "--list", "--csv")
     assert ran.code == 0
     names = {row["name"] for row in ran.rows()}
-    assert names >= {"kvcache": {"llama-3.1-8b", "gpt_oss", "ideal"}, "gradflow": {"rnn"}}[command]
+    assert (
+        names
+        >= {
+            "kvcache": {"llama-3.1-8b", "gpt_oss", "ideal"},
+            "gradflow": {"rnn"},
+            "recall": {"delta"},
+        }[command]
+    )
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
-from seqdiag.diagnostics.jobs import run_jobs
+from seqdiag.diagnostics.jobs import in_order, run_jobs
+from seqdiag.diagnostics.journal import Journal
 from seqdiag.diagnostics.recall.spec import RecallSpec
 from seqdiag.errors import UsageError
 from seqdiag.measure.learning import HELD_OUT, Recipe, learn, reachable
@@ -84,7 +87,44 @@ def jobs_of(spec: RecallSpec) -> list[Job]:
 
 
 def rows(spec: RecallSpec, jobs: Sequence[Job]) -> Iterator[TrainedRow]:
-    yield from run_jobs(train, jobs, spec.jobs, failed)
+    journal = None
+    if spec.resume is not None:
+        journal = Journal("--resume", Path(spec.resume), TrainedRow)
+    yield from in_order(_results(jobs, spec.jobs, journal))
+
+
+def _results(
+    jobs: Sequence[Job], workers: int, journal: Journal[TrainedRow] | None
+) -> Iterator[tuple[int, TrainedRow]]:
+    """Yields rows by the index of their job: those in the journal, then the others."""
+    left = []
+    for index, job in enumerate(jobs):
+        row = None if journal is None else journal.find(_key(job))
+        if row is None:
+            left.append(index)
+        else:
+            yield index, row
+    for position, row in run_jobs(train, [jobs[i] for i in left], workers, failed):
+        if journal is not None and row.status != "error":
+            journal.add(_key(jobs[left[position]]), row)
+        yield left[position], row
+
+
+def _key(job: Job) -> dict[str, object]:
+    """Returns all that decides the row of a job, as JSON holds it."""
+    spec = dataclasses.asdict(job.spec)
+    settings = {name: spec[name] for name in _DECIDING}
+    return settings | {
+        "arch": job.arch,
+        "pairs": job.pairs,
+        "seq_len": job.seq_len,
+        "seed": job.seed,
+    }
+
+
+_DECIDING = (
+    "task", "vocab", "d_model", "heads", "window", "filler", "updates", "batch", "lr", "budget_s",
+)  # fmt: skip
 
 
 def train(job: Job) -> TrainedRow:

@@ -51,7 +51,7 @@ def _trained(spec: RecallSpec) -> Diagnosis:
 _READ_BACK = {"memory", "state_dim", "value_dim", "trials", "probes"}
 _TRAINING = {
     "task", "arch", "pattern", "seq_len", "vocab", "d_model", "heads", "window", "filler",
-    "updates", "batch", "lr", "budget", "seeds", "jobs",
+    "updates", "batch", "lr", "budget", "seeds", "jobs", "resume",
 }  # fmt: skip
 
 

@@ -39,6 +39,7 @@ class RecallSpec:
     budget_s: float = 60.0
     seeds: int = 1
     jobs: int = 1
+    resume: str | None = None
 
     @property
     def one(self) -> bool:
