@@ -11,15 +11,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from seqdiag.api import gradflow, kvcache
+    from seqdiag.api import gradflow, kvcache, recall
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "gradflow", "kvcache"]
+__all__ = ["__version__", "gradflow", "kvcache", "recall"]
 
 
 def __getattr__(name: str) -> object:
     """Imports the diagnostics when they are used: importing torch takes seconds."""
-    if name in ("gradflow", "kvcache"):
+    if name in ("gradflow", "kvcache", "recall"):
         from seqdiag import api
 
         return getattr(api, name)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
+import sys
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -64,13 +67,29 @@ def _pooled(
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context)
     try:
-        futures = {pool.submit(function, job): index for index, job in jobs.items()}
+        with _blank_main():
+            futures = {pool.submit(function, job): index for index, job in jobs.items()}
         for future in as_completed(futures):
             yield futures[future], future.result()
     except BrokenProcessPool:
         return
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _blank_main() -> Iterator[None]:
+    """Hides the main script from the processes started inside, which would run it again.
+
+    Jobs are functions of importable modules; a script without a guard, such as some console
+    scripts and notebooks' runners, would start the whole command once more in each worker.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def in_order(results: Iterator[tuple[int, Done]]) -> Iterator[Done]:

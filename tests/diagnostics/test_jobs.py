@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -94,3 +96,15 @@ def test_a_full_disk_is_an_error_of_one_line(run: Run) -> None:
         pytest.skip("no /dev/full here")
     ran = run(*TINY, "--resume", "/dev/full")
     assert ran.code == 2 and "Traceback" not in ran.err and ran.err.startswith("error: ")
+
+
+def test_workers_do_not_run_the_script_again(tmp_path: Path) -> None:
+    script = tmp_path / "unguarded.py"
+    words = [str(word) for word in TINY]
+    script.write_text(
+        "import sys\nfrom seqdiag.cli.app import main\n"
+        f"sys.exit(main({[*words, '--seeds', '2', '--jobs', '2']!r}))\n"
+    )
+    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0 and "internal error" not in ran.stderr
+    assert ran.stdout.count(",ok,") == 2

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import seqdiag
+from seqdiag.diagnostics.recall.by_training import TrainedRow, regimes
 from seqdiag.measure.readback import read_back
 from seqdiag.models.memories import MEMORIES, parse_memory
 from seqdiag.ops.memory import memory_loop
@@ -176,3 +179,61 @@ def test_a_window_is_told_by_its_reach(run: Run) -> None:
 def test_wrong_training_is_one_line(run: Run, arguments: tuple[object, ...], says: str) -> None:
     ran = run("recall", *arguments)
     assert ran.code == 2 and says in ran.err and ran.out == ""
+
+
+def test_studies_and_presets(run: Run, tmp_path: Path) -> None:
+    study = tmp_path / "mine.toml"
+    study.write_text(
+        'command = "recall"\nmemory = "delta"\npairs = [2, 4]\n[presets.small]\npairs = 3\n'
+    )
+
+    def pairs(*more: object) -> list[str]:
+        return [row["pairs"] for row in run("recall", "--config", study, *more, "--csv").rows()]
+
+    assert pairs() == ["2", "4"]
+    assert pairs("--preset", "small") == ["3"]
+    assert pairs("--preset", "small", "--pairs", 5) == ["5"]
+    before = run("recall", "--preset", "small", "--config", study, "--csv")
+    assert [row["pairs"] for row in before.rows()] == ["3"]
+    wrong = run("recall", "--config", study, "--preset", "smal")
+    assert wrong.code == 2 and "did you mean small?" in wrong.err
+    alone = run("recall", "--preset", "small")
+    assert alone.code == 2 and "--preset: is of a study" in alone.err
+
+
+@pytest.mark.parametrize(
+    "study", ["hybrid-regimes", "state-vs-recall", "how-many-attention-layers", "linear-vs-softmax"]
+)
+def test_studies_run(study: str, run: Run) -> None:
+    few = ("--d-model", 8, "--batch", 4, "--updates", 1, "--jobs", 1, "--seeds", 1)
+    small = run("recall", "--config", f"studies/{study}", "--preset", "small", *few, "--csv")
+    assert small.code == 0 and len(small.rows()) >= 4
+    assert {row["status"] for row in small.rows()} == {"ok"}
+
+
+def row_of(pattern: str, accuracy: float, updates: int | None, pairs: int = 4) -> TrainedRow:
+    return TrainedRow(
+        task="mqar", arch=pattern, pattern=pattern, seq_len=32, vocab=64, pairs=pairs, seed=0,
+        layers=2, d_model=32, params=100, state_bytes=64, updates=500, updates_to_50=None,
+        updates_to_99=updates, accuracy_ratio=accuracy, accuracy_low=0.0, accuracy_high=1.0,
+        in_set_ratio=1.0, reach_ceiling_ratio=1.0, chance_in_set=0.25, chance_vocab=0.1,
+        train_accuracy_ratio=0.5, cpu_s=1.0, status="ok", note="",
+    )  # fmt: skip
+
+
+def test_regimes_name_the_kind_that_is_ahead() -> None:
+    faster = [row_of("aa", 0.995, 800), row_of("ma", 0.991, 200), row_of("mm", 0.4, None)]
+    behind = [row_of("aa", 1.0, 400, 8), row_of("ma", 0.9, None, 8), row_of("mm", 0.4, None, 8)]
+    both = [row_of("aa", 0.3, None, 16), row_of("ma", 0.3, None, 16), row_of("mm", 0.3, None, 16)]
+    lines = regimes([*faster, *behind, *both])
+    assert lines[0].startswith("4 pairs in 32 tokens: hybrid is ahead: ")
+    assert lines[1].startswith("8 pairs in 32 tokens: attention is ahead: ")
+    assert lines[2].startswith("16 pairs in 32 tokens: level: ")
+    assert "The hybrid is ahead in 1 of 3 cells. Not equal: parameters 100 to 100" in lines[3]
+    assert regimes(faster[:2]) == []
+
+
+def test_from_python() -> None:
+    result = seqdiag.recall(memory=["linear"], pairs=[4], trials=10)
+    assert [record["pairs"] for record in result.records] == [4]
+    assert result.records[0]["predicted_rel_error"] == 3 / 64

@@ -230,7 +230,10 @@ def _row(job: Job, **measured: object) -> TrainedRow:
 def conclude(rows: Sequence[TrainedRow]) -> list[str]:
     """Says who recalls, and what kind of error the others make."""
     lines = [_sentence(row) for row in rows if row.accuracy_ratio is not None][:12]
-    stopped = sum(bool(row.note) for row in rows)
+    lines += regimes(rows)
+    stopped = sum(bool(row.note) for row in rows if row.status == "ok")
+    reasons = dict.fromkeys(row.note for row in rows if row.status != "ok")
+    lines += [f"Some rows have no result: {reason}." for reason in reasons]
     if stopped:
         lines.append(
             f"{stopped} of {len(rows)} rows did not train to the end: their accuracy is a lower "
@@ -254,3 +257,58 @@ def _sentence(row: TrainedRow) -> str:
         return f"{head}: all that its reach allows ({ceiling:.3f})."
     wrong = row.in_set_ratio - row.accuracy_ratio
     return f"{head}, {wrong:.3f} a value of another key, {1 - row.in_set_ratio:.3f} no value of it."
+
+
+_KINDS = ("hybrid", "attention", "state")
+
+
+def kind_of(pattern: str) -> str:
+    """Returns attention, state or hybrid: what the layers of a pattern remember with."""
+    attends = [letter in "aw" for letter in pattern]
+    return "attention" if all(attends) else "hybrid" if any(attends) else "state"
+
+
+def regimes(rows: Sequence[TrainedRow]) -> list[str]:
+    """Says at which length and load a hybrid beats both pure kinds, and what was not equal.
+
+    A hybrid wins a cell if its accuracy, the mean over seeds, is ahead by more than 0.02, or if
+    all who come as far need more updates to 99 %. Nothing is said unless all three kinds are there.
+    """
+    done = [row for row in rows if row.accuracy_ratio is not None]
+    if {kind_of(row.pattern) for row in done} != set(_KINDS):
+        return []
+    cells = list(dict.fromkeys((row.seq_len, row.pairs) for row in done))
+    won = {cell: _winner(done, cell) for cell in cells}
+    lines = [
+        f"{pairs} pairs in {seq_len} tokens: {won[seq_len, pairs]}." for seq_len, pairs in cells
+    ]
+    ahead = sum(text.startswith("hybrid is ahead") for text in won.values())
+    params = [row.params for row in done if row.params is not None]
+    states = [row.state_bytes for row in done if row.state_bytes is not None]
+    lines.append(
+        f"The hybrid is ahead in {ahead} of {len(cells)} cells. Not equal: parameters "
+        f"{min(params)} to {max(params)}, state {min(states)} to {max(states)} bytes; "
+        f"{len({row.seed for row in done})} seed(s), one learning rate, accuracy after a limited "
+        "training is a lower bound."
+    )
+    return lines
+
+
+def _winner(rows: Sequence[TrainedRow], cell: tuple[int, int]) -> str:
+    """Returns which kind is ahead in a cell of length and load, with the scores of all."""
+    scores = {}
+    for kind in _KINDS:
+        own = [r for r in rows if (r.seq_len, r.pairs) == cell and kind_of(r.pattern) == kind]
+        if own:
+            accuracy = sum(r.accuracy_ratio or 0 for r in own) / len(own)
+            updates = sum(r.updates_to_99 or math.inf for r in own) / len(own)
+            scores[kind] = (accuracy, updates)
+    shown = ", ".join(
+        f"{kind} {accuracy:.3f}" + (f" ({updates:.0f} updates to 99 %)" if updates < 1e9 else "")
+        for kind, (accuracy, updates) in scores.items()
+    )
+    best = max(accuracy for accuracy, _ in scores.values())
+    level = {kind: updates for kind, (a, updates) in scores.items() if a >= best - 0.02}
+    fastest = min(level.values())
+    first = [kind for kind, updates in level.items() if updates == fastest]
+    return f"{first[0]} is ahead: {shown}" if len(first) == 1 else f"level: {shown}"
