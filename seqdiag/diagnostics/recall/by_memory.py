@@ -147,8 +147,8 @@ def conclude(rows: Sequence[ReadBackRow]) -> list[str]:
         worst = max(hiding, key=lambda row: row.rel_error or 0)
         lines.append(
             f"Choosing the nearest of the values hides error: {worst.memory} at {worst.pairs} "
-            f"pairs is right {worst.accuracy_ratio:.3f} of the time with reads "
-            f"{worst.rel_error:.2f} times as large an error as the values themselves."
+            f"pairs is right {worst.accuracy_ratio:.3f} of the time, with a squared "
+            f"error {worst.rel_error:.2f} times the squared size of the values."
         )
     if any(row.memory == "linear" for row in rows):
         lines.append(
