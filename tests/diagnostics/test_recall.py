@@ -237,3 +237,20 @@ def test_from_python() -> None:
     result = seqdiag.recall(memory=["linear"], pairs=[4], trials=10)
     assert [record["pairs"] for record in result.records] == [4]
     assert result.records[0]["predicted_rel_error"] == 3 / 64
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("--state-dim", "4,8", "--pairs", "2,4"), 0),
+        (("--state-dim", "4,8", "--memory", "linear,delta"), 2),
+        ((*TINY, "--pairs", "1,2", "--updates", 1), 0),
+        ((*TINY, "--seeds", 2), 2),
+    ],
+)
+def test_a_plot_never_mixes_what_varies(
+    arguments: tuple[object, ...], code: int, run: Run, tmp_path: Path
+) -> None:
+    path = tmp_path / "p.svg"
+    assert run("recall", *arguments, "--plot", path).code == code
+    assert path.exists() == (code == 0)

@@ -6,7 +6,7 @@ import dataclasses
 
 from seqdiag.diagnostics.recall import by_memory
 from seqdiag.diagnostics.recall.spec import RecallSpec
-from seqdiag.report.result import Diagnosis
+from seqdiag.report.result import Diagnosis, PlotSpec
 
 
 def recall(spec: RecallSpec) -> Diagnosis:
@@ -23,7 +23,7 @@ def _read_back(spec: RecallSpec) -> Diagnosis:
         rows=by_memory.rows(spec),
         total=len(spec.memory) * len(spec.state_dim) * len(spec.pairs),
         conclude=by_memory.conclude,
-        plot=by_memory.PLOT,
+        plot=_capacity_plot(spec),
         dtype="float32",
         seed=spec.seed,
     )
@@ -42,9 +42,34 @@ def _trained(spec: RecallSpec) -> Diagnosis:
         rows=by_training.rows(spec, jobs),
         total=len(jobs),
         conclude=by_training.conclude,
-        plot=by_training.PLOT,
+        plot=_training_plot(spec),
         dtype="float32",
         seed=spec.seed,
+    )
+
+
+def _capacity_plot(spec: RecallSpec) -> PlotSpec | None:
+    """Returns a line for each memory or each dimension; there is no plot where both vary."""
+    if len(spec.state_dim) == 1:
+        return by_memory.PLOT
+    return (
+        dataclasses.replace(by_memory.PLOT, series="state_dim") if len(spec.memory) == 1 else None
+    )
+
+
+def _training_plot(spec: RecallSpec) -> PlotSpec | None:
+    """Returns accuracy against state bytes, or pairs where they vary; None where a line would mix.
+
+    A line has one value at each x, so only one of length and load may vary, and no seeds.
+    """
+    from seqdiag.diagnostics.recall import by_training
+
+    if spec.seeds > 1 or (len(spec.pairs) > 1 and len(spec.seq_len) > 1):
+        return None
+    if len(spec.pairs) == 1:
+        return by_training.PLOT
+    return dataclasses.replace(
+        by_training.PLOT, x="pairs", x_label="pairs", low="accuracy_low", high="accuracy_high"
     )
 
 
