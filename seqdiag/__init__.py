@@ -11,10 +11,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from seqdiag.api import attn_bench, gradflow, kvcache, receptive_field, ssm_bench
+    from seqdiag.api import attn_bench, gradflow, kvcache, recall, receptive_field, ssm_bench
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "attn_bench", "gradflow", "kvcache", "receptive_field", "ssm_bench"]
+__all__ = [
+    "__version__",
+    "attn_bench",
+    "gradflow",
+    "kvcache",
+    "recall",
+    "receptive_field",
+    "ssm_bench",
+]
 
 
 def __getattr__(name: str) -> object:

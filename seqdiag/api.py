@@ -70,6 +70,18 @@ def receptive_field(model: nn.Module | None = None, **options: Any) -> Result:
     return diagnose(ReceptiveFieldSpec(**_tuples(options)), model).run()
 
 
+def recall(**options: Any) -> Result:
+    """Returns how many pairs memories give back, or with `task` models trained to recall.
+
+    Options are those of `RecallSpec`: `memory`, `state_dim`, `pairs`, `trials` ..., or `task`,
+    `arch`, `seq_len`, `updates` ... Raises `UsageError` for options that do not fit.
+    """
+    from seqdiag.diagnostics.recall import RecallSpec
+    from seqdiag.diagnostics.recall import recall as diagnose
+
+    return diagnose(RecallSpec(**_tuples(options))).run()
+
+
 def _tuples(options: dict[str, Any]) -> dict[str, Any]:
     """Returns the options with lists as the tuples that a frozen spec holds."""
     return {k: tuple(v) if isinstance(v, list | range) else v for k, v in options.items()}

@@ -68,18 +68,21 @@ def parse_toml(option: str, path: Path) -> dict[str, object]:
         raise UsageError(f"{option}: {path} is not TOML: {error}") from None
 
 
-def load_options(value: str, command: str, known: Iterable[str]) -> dict[str, Any]:
+def load_options(
+    value: str, command: str, known: Iterable[str], preset: str | None = None
+) -> dict[str, Any]:
     """Returns the options of `command` in a TOML file, a named study or an earlier result's JSON.
 
     Keys are option names with `-` or `_`. Raises `UsageError` for an unknown key, and for options
-    of another command.
+    of another command. `preset` names a table `[presets.NAME]` of the file that goes before it.
     """
     path = Path(value)
     if path.suffix.lower() not in (".toml", ".json") and not path.exists():
         studies = config_names("studies")
-        if value not in studies:
+        study = value.removeprefix("studies/")
+        if study not in studies:
             raise unknown("--config", value, studies)
-        path = config_dir("studies") / f"{value}.toml"
+        path = config_dir("studies") / f"{study}.toml"
     if path.suffix.lower() not in (".toml", ".json"):
         raise UsageError(f"--config: {path} is neither .toml nor .json")
     data: Mapping[str, object]
@@ -92,7 +95,11 @@ def load_options(value: str, command: str, known: Iterable[str]) -> dict[str, An
     else:
         data = parse_toml("--config", path)
         written_by = data.get("command", command)
-        options = {k: v for k, v in data.items() if k not in ("command", "description")}
+        options = {k: v for k, v in data.items() if k not in ("command", "description", "presets")}
+        options |= _preset(path, data.get("presets", {}), preset)
+        preset = None
+    if preset is not None:
+        raise UsageError(f"--preset: {path} is a result, which has no presets")
     if written_by != command:
         raise UsageError(
             f"--config: {path} is for the command {written_by!r}, not {command!r}",
@@ -107,3 +114,15 @@ def load_options(value: str, command: str, known: Iterable[str]) -> dict[str, An
         if option is not None:
             result[name] = option
     return result
+
+
+def _preset(path: Path, presets: object, name: str | None) -> Mapping[str, object]:
+    """Returns the options of a preset of a study, none where no preset is asked for."""
+    if not isinstance(presets, dict) or not all(isinstance(p, dict) for p in presets.values()):
+        raise UsageError(f"--config: {path}: presets must be tables such as [presets.small]")
+    if name is None:
+        return {}
+    if name not in presets:
+        raise unknown(f"--preset: {path}", name, sorted(presets))
+    options: dict[str, object] = presets[name]
+    return options

@@ -34,8 +34,8 @@ def test_gradflow_is_the_command() -> None:
 def test_kvcache_is_the_command() -> None:
     result = seqdiag.kvcache("llama-3.1-8b", ctx=[32768])
     assert result.frame()["total_bytes"].tolist() == [4096 * 2**20]
-    with pytest.raises(AttributeError, match="no attribute 'recall'"):
-        seqdiag.recall  # noqa: B018
+    with pytest.raises(AttributeError, match="no attribute 'recal'"):
+        seqdiag.recal  # noqa: B018
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

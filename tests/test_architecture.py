@@ -83,6 +83,7 @@ def test_only_the_command_line_and_report_print() -> None:
     [
         ["--help"],
         ["kvcache", "--help"],
+        ["recall", "--help"],
         ["gradflow", "--help"],
         ["attn-bench", "--help"],
         ["ssm-bench", "--help"],

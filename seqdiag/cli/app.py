@@ -21,6 +21,7 @@ COMMANDS = {
     "attn-bench": "seqdiag.cli.attn_bench:attn_bench",
     "gradflow": "seqdiag.cli.gradflow:gradflow",
     "kvcache": "seqdiag.cli.kvcache:kvcache",
+    "recall": "seqdiag.cli.recall:recall",
     "receptive-field": "seqdiag.cli.receptive_field:receptive_field",
     "ssm-bench": "seqdiag.cli.ssm_bench:ssm_bench",
 }

@@ -18,20 +18,38 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_NOT_IN_FILES = {"config", "list_", "debug", "help"}
-
 
 def _use_config(ctx: typer.Context, value: str | None) -> None:
-    """Makes the options of a file the defaults of this command: the command line still wins."""
+    if value is not None:
+        ctx.meta[_CONFIG] = value
+        _set_defaults(ctx)
+
+
+def _use_preset(ctx: typer.Context, value: str | None) -> str | None:
+    if value is not None:
+        ctx.meta[_PRESET] = value
+        _set_defaults(ctx)
+    return value
+
+
+_CONFIG, _PRESET = "seqdiag.config", "seqdiag.preset"
+
+
+def _set_defaults(ctx: typer.Context) -> None:
+    """Makes the options of a file the defaults of this command: the command line still wins.
+
+    --config and --preset come in either order; the second to come sees both.
+    """
+    value, preset = ctx.meta.get(_CONFIG), ctx.meta.get(_PRESET)
     if value is None:
         return
     from seqdiag.config import load_options
 
     params = {str(p.name).rstrip("_"): p for p in ctx.command.params}
-    for name in ("config", "list", "debug", "help"):
+    for name in ("config", "preset", "list", "debug", "help"):
         params.pop(name, None)
     defaults = {}
-    for name, option in load_options(value, ctx.command.name or "", params).items():
+    for name, option in load_options(value, ctx.command.name or "", params, preset).items():
         param = params[name]
         many = getattr(param, "multiple", False) or param.nargs == -1
         defaults[str(param.name)] = _as_typed(option, many)
@@ -107,6 +125,15 @@ def _shared_options(
             callback=_use_config,
         ),
     ] = None,
+    preset: Annotated[
+        str | None,
+        _run(
+            "Of the study in --config: the sizes it names, such as small.",
+            metavar="NAME",
+            is_eager=True,
+            callback=_use_preset,
+        ),
+    ] = None,
     list_: Annotated[bool, _run("List what this command knows.", "--list")] = False,
     debug: Annotated[bool, _run("Show tracebacks.", "--debug")] = False,
 ) -> "OutputOptions":
@@ -145,6 +172,8 @@ def command(
             # Older Typers take no default from a file for a list of arguments.
             for name, value in (context_.default_map or {}).items():
                 given[name] = value if given[name] in (None, (), []) else given[name]
+            if context_.meta.get(_PRESET) is not None and _CONFIG not in context_.meta:
+                raise UsageError("--preset: is of a study; name it with --config")
             common = {p.name: given.pop(p.name) for p in shared}
             options = _shared_options(**common)
             diagnosis = listing() if common["list_"] else function(**given)

@@ -114,6 +114,28 @@ def receptive_field_listing() -> Diagnosis:
     return _listing("receptive-field", rows)
 
 
+def recall_listing() -> Diagnosis:
+    """Returns the memories, tasks and layers of `recall`."""
+    from seqdiag.measure.tasks import TASKS
+    from seqdiag.models.memories import MEMORIES
+    from seqdiag.models.registry import MIXERS
+    from seqdiag.models.stack import architecture_names
+    from seqdiag.models.tokens import SHORT
+
+    rows = [ListRow("memory", name, "ok", m.description) for name, m in MEMORIES.items()]
+    rows += [ListRow("task", name, "ok", "of random tokens") for name in TASKS]
+    rows += [ListRow("arch", name, "ok", f"short for {full}") for name, full in SHORT.items()]
+    rows += [
+        ListRow("arch", name, "ok", f"{entry.letter}: {entry.description}")
+        for name, entry in MIXERS.items()
+    ]
+    rows += [
+        ListRow("arch", name, "ok", f"configs/architectures/{name}.toml")
+        for name in architecture_names()
+    ]
+    return _listing("recall", rows)
+
+
 def _listing(command: str, rows: list[ListRow]) -> Diagnosis:
     def each() -> Iterator[ListRow]:
         yield from rows

@@ -58,17 +58,20 @@ def _grouped(spec: PlotSpec, records: Sequence[Record]) -> dict[Value, list[Reco
 
 def _lines(axes: Any, spec: PlotSpec, by_series: Mapping[Value, Sequence[Record]]) -> None:
     for name, records in by_series.items():
-        points = sorted(
-            (x, y)
-            for record in records
-            if isinstance(x := record[spec.x], int | float)
-            and isinstance(y := record[spec.y], int | float)
-            and (x > 0 or not spec.log_x)
-            and (y > 0 or not spec.log_y)
-        )
-        (line,) = axes.plot(
-            [x for x, _ in points], [y for _, y in points], label=str(name), marker="."
-        )
+        points = _points(spec, records, spec.y)
+        (line,) = axes.plot(*_columns(points), label=str(name), marker=".")
+        if spec.dashed is not None:
+            points = _points(spec, records, spec.dashed)
+            axes.plot(*_columns(points), linestyle="--", color=line.get_color())
+        if spec.low is not None and spec.high is not None:
+            low, high = (_points(spec, records, name) for name in (spec.low, spec.high))
+            axes.fill_between(
+                [x for x, _ in low],
+                [y for _, y in low],
+                [y for _, y in high],
+                color=line.get_color(),
+                alpha=0.2,
+            )
         marks = {record[spec.mark_x] for record in records} if spec.mark_x else set()
         for place in marks - {None}:
             axes.axvline(place, color=line.get_color(), linestyle=":")
@@ -80,6 +83,22 @@ def _lines(axes: Any, spec: PlotSpec, by_series: Mapping[Value, Sequence[Record]
         axes.set_yscale("log", base=2)
     axes.grid(visible=True, which="major", alpha=0.3)
     axes.legend(title=spec.series)
+
+
+def _points(spec: PlotSpec, records: Sequence[Record], column: str) -> list[tuple[float, float]]:
+    """Returns the points of a column in order of x; what is missing or off a log axis is not."""
+    return sorted(
+        (x, y)
+        for record in records
+        if isinstance(x := record[spec.x], int | float)
+        and isinstance(y := record[column], int | float)
+        and (x > 0 or not spec.log_x)
+        and (y > 0 or not spec.log_y)
+    )
+
+
+def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    return [x for x, _ in points], [y for _, y in points]
 
 
 def _heat(figure: Any, axes: Any, spec: PlotSpec, name: str, records: Sequence[Record]) -> None:

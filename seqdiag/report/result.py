@@ -31,6 +31,11 @@ class PlotSpec:
     heat: str | None = None
     """The column that colours the plane of x and y, for a heat map instead of lines."""
     heat_label: str = ""
+    low: str | None = None
+    high: str | None = None
+    """The columns between which a band is drawn around each line."""
+    dashed: str | None = None
+    """A second column to draw as a dashed line, such as the prediction."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,6 +147,7 @@ def test_json_replays(command: str, run: Run, tmp_path: Path) -> None:
     options = {
         "kvcache": ["gemma-3-27b", "--ctx", "3k,5k", "--batch", 3, "--against", "gqa-32l"],
         "gradflow": ["--seq-len", 9, "--seeds", 2],
+        "recall": ["--memory", "delta:2,decay", "--state-dim", "4,8", "--trials", 9, "--seed", 3],
         "receptive-field": ["--kernel", 3, "--dilations", "1,2,1,2", "--needs", 13, "--seed", 3],
         "attn-bench": ["--impl", "naive,blocked", "--seq-len", "9,20", "--pass", "fwd,bwd",
                        "--mask", "window:4", "--check-only"],
@@ -423,6 +424,7 @@ def test_list(command: str, run: Run) -> None:
         "attn-bench": {"naive", "flash-triton", "flash-attn-2"},
         "gradflow": {"rnn"},
         "kvcache": {"llama-3.1-8b", "gpt_oss", "ideal"},
+        "recall": {"delta"},
         "receptive-field": {"tcn", "wavenet-stacks", "wav2vec2-encoder"},
         "ssm-bench": {"loop", "mambapy", "scan-triton"},
     }
