@@ -47,7 +47,8 @@ def _set_defaults(ctx: typer.Context) -> None:
 
     params = {str(p.name).rstrip("_"): p for p in ctx.command.params}
     for name in ("config", "preset", "list", "debug", "help"):
-        params.pop(name, None)
+        if name in params and (name != "preset" or params[name].is_eager):  # else the command's own
+            del params[name]
     defaults = {}
     for name, option in load_options(value, ctx.command.name or "", params, preset).items():
         param = params[name]
@@ -165,7 +166,9 @@ def command(
     """Makes a function that returns a `Diagnosis` a command with all the shared options."""
 
     def decorate(function: "Callable[..., Diagnosis]") -> Callable[..., None]:
-        own, shared = _parameters(function), _parameters(_shared_options)
+        own = _parameters(function)
+        names = {p.name for p in own}
+        shared = [p for p in _parameters(_shared_options) if p.name not in names]
 
         @functools.wraps(function)
         def run(context_: typer.Context, **given: Any) -> None:
