@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
 import math
+import sys
 import types
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -18,7 +20,9 @@ def check_types(spec: Any, zero: Collection[str] = ()) -> None:
     Whole numbers are 1 or more, and 0 or more where `zero` names the field; floats are finite; a
     tuple is not empty unless that is its default.
     """
-    hints = get_type_hints(type(spec))
+    hints = get_type_hints(
+        type(spec), localns=_Unimported(vars(sys.modules[type(spec).__module__]))
+    )
     for field in fields(spec):
         value = getattr(spec, field.name)
         if value == field.default and type(value) is type(field.default):
@@ -27,6 +31,19 @@ def check_types(spec: Any, zero: Collection[str] = ()) -> None:
         if wanted:
             name = field.name.rstrip("_").replace("_", "-")
             raise UsageError(f"--{name}: {value!r:.60} is not {wanted}")
+
+
+class _Unimported(dict[str, Any]):
+    """Names that only a type checker imports stand for anything: importing them may import torch."""
+
+    def __init__(self, known: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._known = known
+
+    def __missing__(self, name: str) -> Any:
+        if name in self._known or hasattr(builtins, name):
+            raise KeyError(name)
+        return object
 
 
 def _wanted(value: object, hint: Any, minimum: int) -> str:

@@ -27,6 +27,7 @@ def assert_gradient_reaches(
     Options are those of `seqdiag.gradflow`; `seq_len` is just long enough unless given. Raises
     `AssertionError` with the ratio and the horizon, `UsageError` if the module cannot be fed.
     """
+    _check_module(model)
     if not 0 < min_ratio < math.inf:
         raise UsageError(f"min_ratio: {min_ratio} is not a number above 0")
     if options.get("seeds", 1) != 1 or options.get("by", "time") != "time":
@@ -63,6 +64,12 @@ def _up_to(held: list[int]) -> str:
     return f"it holds up to {max(held)} steps back" if held else "it holds nowhere"
 
 
+def _check_module(model: object) -> None:
+    """Refuses what a factory that forgot to return gives."""
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"{model!r:.60} is not a torch.nn.Module")
+
+
 def assert_causal(model: nn.Module, **options: Any) -> None:
     """Asserts that no output changes when inputs after its own time are replaced.
 
@@ -70,6 +77,7 @@ def assert_causal(model: nn.Module, **options: Any) -> None:
     output sees, where and, as far as the pattern tells, why; `UsageError` if the module cannot be
     fed.
     """
+    _check_module(model)
     row = receptive_field(model, **options).records[0]
     if row["causal"] is True:
         return
@@ -88,6 +96,11 @@ def assert_receptive_field(model: nn.Module, *, at_least: int, **options: Any) -
     `seqdiag.receptive_field`, where `seq_len` is `at_least` or more unless given. Raises
     `AssertionError` with what it responds to.
     """
+    _check_module(model)
+    if type(at_least) is not int or at_least < 1:
+        raise UsageError(f"at_least: {at_least!r} is not a whole number of 1 or more")
+    if options.get("predict_only"):
+        raise UsageError("assert_receptive_field measures: leave predict_only out")
     options.setdefault("seq_len", max(64, 2 * at_least))
     options.setdefault("max_seq_len", max(16384, int(options["seq_len"])))
     row = receptive_field(model, **options).records[0]

@@ -11,13 +11,16 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from seqdiag.measure.replacement import Replacement, after, before, each
+from seqdiag.measure.probes import Run
+from seqdiag.measure.replacement import Replacement, Tolerance, after, before, each
 
 SCALES = (1.0, 1e3)
 """Sizes of the inputs, relative to what they are drawn as: large ones beat an additive mask."""
 _AMPLIFIED = (1e6, 1e12, 1e24, 1e48, 1e96)
 """Sizes of one replaced input among the others, for responses that are very weak."""
 _DRAWS = 3
+_ID_DRAWS, _ID_CUTS, _SHORT = 8, 12, 128
+"""Draws of token ids, cuts in each, and the length up to which there is more than one draw."""
 
 
 def cuts_of(seq_len: int) -> list[int]:
@@ -210,3 +213,33 @@ def shortest_window(mass: Sequence[float], share: float) -> int:
         if held >= share * total * (1 - 1e-12):
             shortest = min(shortest, end - start + 1)
     return shortest
+
+
+def ids_lookahead(
+    run_ids: Run, own: Sequence[int], vocab: int, seed: int, tolerances: Tolerance
+) -> int:
+    """Returns how far beyond their own time, `own`, outputs see when later token ids are redrawn.
+
+    Sequences go through one by one, so that what mixes a batch is no leak. A lower bound: 0 if
+    none of the draws changed an output before its cut.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    length, furthest = len(own), 0
+    cuts = cuts_of(length)
+    cuts = sorted({*cuts[:: -(-len(cuts) // _ID_CUTS) or 1], *cuts[-1:]})
+
+    def outputs(ids: Tensor) -> Tensor:
+        return run_ids(ids)[0].double().flatten(1)
+
+    with torch.no_grad():
+        for _ in range(_ID_DRAWS if length <= _SHORT else 1):
+            ids = torch.randint(vocab, (1, length), generator=generator)
+            whole = outputs(ids)
+            limit = tolerances.leak * whole.abs().max()
+            for cut in cuts:
+                other = ids.clone()
+                other[:, cut:] = torch.randint(vocab, (1, length - cut), generator=generator)
+                changed = ((outputs(other) - whole).abs().amax(dim=1) > limit).tolist()
+                ahead = [cut - o for o, c in zip(own, changed, strict=True) if c and o < cut]
+                furthest = max([furthest, *ahead])
+    return furthest

@@ -54,6 +54,10 @@ class Fed:
     run: Callable[[Tensor], Tensor]
     told: str
     """How the module is fed, for the reader."""
+    run_ids: Callable[[Tensor], Tensor] | None = None
+    """Maps token ids (B, T) to outputs (B, T, ...) of a token model, its embedding included."""
+    vocab: int | None = None
+    """Token ids are below this."""
 
 
 def feed(module: nn.Module, feeding: Feeding, generator: torch.Generator) -> Fed:
@@ -152,8 +156,14 @@ def _feed_tokens(module: nn.Module, feeding: Feeding, generator: torch.Generator
         with embeddings.replaced_by(_arranged(x, _embedded(feeding.layout))) as ids:
             return _forward(module, ids, feeding, what)
 
+    def run_ids(ids: Tensor) -> Tensor:
+        given = ids.t().contiguous() if feeding.layout == "tbd" else ids
+        alone = dataclasses.replace(feeding, batch=len(ids))
+        return _forward(module, given.to(feeding.device), alone, what)
+
     _check(run, inputs, feeding)
-    return Fed(inputs, run, f"token ids below {vocab}, probed at the embedding's output")
+    told = f"token ids below {vocab}, probed at the embedding's output"
+    return Fed(inputs, run, told, run_ids, vocab)
 
 
 class _Embeddings:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import seqdiag
 from seqdiag.errors import UsageError
+from seqdiag.models.loading import build_model
 from seqdiag.models.registry import MIXERS
 from seqdiag.models.stack import architecture_names
 from seqdiag.testing import assert_causal, assert_receptive_field
@@ -361,3 +362,49 @@ def test_a_prediction_is_never_a_guess(make: Callable[[], nn.Module], reason: st
     assert found["predicted_steps"] is None
     assert "no prediction: " in found["note"]
     assert reason in found["note"]
+
+
+class BesideTheEmbedding(nn.Module):
+    """Adds one where the next token id is in the upper half, which no embedding shows."""
+
+    def __init__(self, ahead: int = 1) -> None:
+        super().__init__()
+        self.embedding, self.ahead = nn.Embedding(11, 4), ahead
+
+    def forward(self, ids: Tensor) -> Tensor:
+        vectors = self.embedding(ids)
+        later = nn.functional.pad(ids, (0, self.ahead))[:, self.ahead :]
+        return vectors + (later > 5).to(vectors.dtype).unsqueeze(-1)
+
+
+def test_ids_that_leak_beside_the_embedding() -> None:
+    row = seqdiag.receptive_field(BesideTheEmbedding(), seq_len=16).records[0]
+    assert row["causal"] is False
+    assert row["lookahead_steps"] == 1
+    assert "token ids" in row["probe"]
+    further = seqdiag.receptive_field(BesideTheEmbedding(3), seq_len=16).records[0]
+    assert 1 <= further["lookahead_steps"] <= 3
+    with pytest.raises(AssertionError, match="future leaks in"):
+        assert_causal(BesideTheEmbedding(), seq_len=16)
+
+
+def test_a_token_model_is_causal_by_its_ids_too() -> None:
+    model = build_model("tests/data/models.py:tiny_lm", {})
+    assert seqdiag.receptive_field(model, seq_len=24).records[0]["causal"] is True
+
+
+@pytest.mark.parametrize("given", [None, 3, nn.Linear])
+def test_what_is_no_module_is_not_causal(given: Any) -> None:
+    with pytest.raises(UsageError, match="is not a torch"):
+        assert_causal(given)
+    with pytest.raises(UsageError, match="is not a torch"):
+        assert_receptive_field(given, at_least=4)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"seq_len": 0}, {"seq_len": -5}, {"seq_len": 24.0}, {"layout": "xyz"}, {"needs": -1}],
+)
+def test_options_from_python_are_checked(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=r"--(seq-len|layout|needs)"):
+        assert_causal(nn.Linear(4, 4), **options)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 import torch
+from torch import Tensor
 
 from seqdiag.diagnostics.receptive_field.fitting import feed_long_enough
 from seqdiag.diagnostics.receptive_field.predicting import long_enough
@@ -20,6 +22,7 @@ from seqdiag.measure.reach import (
     Matrix,
     amplified,
     bounds,
+    ids_lookahead,
     leaks,
     lookahead,
     response_matrix,
@@ -112,7 +115,8 @@ def measure(spec: ReceptiveFieldSpec, subject: Subject, device: torch.device) ->
     seq_len = long_enough(spec, subject.structure, predicted)
     fed, seq_len, said = feed_long_enough(spec, subject, device, seq_len)
     if spec.seed_forward:
-        fed = Fed(fed.inputs, seeded(fed.run, spec.seed), fed.told)
+        ids = fed.run_ids and seeded(fed.run_ids, spec.seed)
+        fed = dataclasses.replace(fed, run=seeded(fed.run, spec.seed), run_ids=ids)
     watched = Suspects(seq_len)
     with subject.guarded():
         probe = Replacement(fed.run, fed.inputs, spec.seed, tolerance(fed.inputs.dtype))
@@ -171,6 +175,21 @@ def _judge(spec: ReceptiveFieldSpec, measured: Measured) -> None:
     measured.own = _own(spec, measured)
     measured.leaks = leaks(probe, measured.own)
     _look_ahead(measured)
+    if measured.fed.run_ids is not None and measured.n_outputs == measured.seq_len:
+        _look_ahead_by_ids(measured, measured.fed.run_ids, measured.fed.vocab or 2, spec.seed)
+
+
+def _look_ahead_by_ids(
+    measured: Measured, run_ids: Callable[[Tensor], Tensor], vocab: int, seed: int
+) -> None:
+    """Replaces the token ids themselves: a module may read them beside its embedding."""
+    ahead = ids_lookahead(run_ids, measured.own, vocab, seed, measured.probe.tolerances)
+    if ahead <= max(0, measured.lookahead or 0):
+        return
+    measured.lookahead = ahead
+    shown = "suffix replacement of token ids"
+    measured.leak_probe = " and ".join(filter(None, [measured.leak_probe, shown]))
+    measured.notes.append("the ids of later tokens get in beside the embedding that was probed")
 
 
 def _parameters(subject: Subject) -> int:

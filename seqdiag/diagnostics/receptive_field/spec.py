@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from seqdiag.checking import check_types
 from seqdiag.errors import UsageError
 from seqdiag.predict.receptive_field.field import LARGEST
 
@@ -102,6 +103,7 @@ class ReceptiveFieldSpec:
 
     def check(self) -> None:
         """Raises `UsageError` for options that do not fit each other."""
+        check_types(self, zero=("seed", "kernel", "dilations", "strides"))
         self._check_subject()
         if self.dtype not in DTYPES:
             raise UsageError(f"--dtype: {self.dtype!r} is not one of {', '.join(DTYPES)}")
