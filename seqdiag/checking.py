@@ -34,7 +34,7 @@ def check_types(spec: Any, zero: Collection[str] = ()) -> None:
 
 
 class _Unimported(dict[str, Any]):
-    """Names that only a type checker imports stand for anything: importing them may import torch."""
+    """Names that only a type checker imports stand for anything: they may need torch."""
 
     def __init__(self, known: Mapping[str, Any]) -> None:
         super().__init__()

@@ -403,8 +403,8 @@ def test_what_is_no_module_is_not_causal(given: Any) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"seq_len": 0}, {"seq_len": -5}, {"seq_len": 24.0}, {"layout": "xyz"}, {"needs": -1}],
+    [{"seq_len": 0}, {"seq_len": -5}, {"seq_len": 24.0}, {"convs": "2"}, {"needs": -1}],
 )
 def test_options_from_python_are_checked(options: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match=r"--(seq-len|layout|needs)"):
+    with pytest.raises(UsageError, match=r"--(seq-len|convs|needs)"):
         assert_causal(nn.Linear(4, 4), **options)
