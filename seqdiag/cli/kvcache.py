@@ -164,6 +164,12 @@ def kvcache(
         ),
     ] = None,
     per_layer: Annotated[bool, typer.Option("--per-layer", help="A row per layer.")] = False,
+    curve: Annotated[
+        bool,
+        typer.Option(
+            "--curve", help="The size in closed form: constant and slope, and where they change."
+        ),
+    ] = False,
     explain: Annotated[
         bool,
         typer.Option("--explain", help="Show the formula with the numbers and the fields read."),
@@ -227,6 +233,7 @@ def kvcache(
             bandwidth=parse_optional("--bandwidth", parse_rate, bandwidth),
             against=against,
             per_layer=per_layer,
+            curve=curve,
             explain=explain,
             measure=measure,
             device=device,

@@ -18,7 +18,8 @@ def kvcache(spec: KvcacheSpec) -> Diagnosis:
     """
     spec.check()
     subjects = subjects_of(spec)
-    diagnosis = _by_layer(spec, subjects) if spec.per_layer else _by_model(spec, subjects)
+    view = _by_layer if spec.per_layer else _by_curve if spec.curve else _by_model
+    diagnosis = view(spec, subjects)
     if not spec.explain:
         return diagnosis
     from seqdiag.diagnostics.kvcache.explain import explain
@@ -56,5 +57,20 @@ def _by_layer(spec: KvcacheSpec, subjects: list[Subject]) -> Diagnosis:
         total=sum(len(subject.layout.layers) for subject in subjects) * len(spec.ctx),
         conclude=lambda rows: [],
         device=device,
+        dtype=spec.dtype or "",
+    )
+
+
+def _by_curve(spec: KvcacheSpec, subjects: list[Subject]) -> Diagnosis:
+    from seqdiag.diagnostics.kvcache import by_curve
+
+    return Diagnosis(
+        command="kvcache",
+        spec=dataclasses.asdict(spec),
+        row_type=by_curve.KvcacheCurveRow,
+        rows=by_curve.rows(spec, subjects),
+        total=len(subjects),
+        conclude=by_curve.conclude,
+        device="cpu",
         dtype=spec.dtype or "",
     )

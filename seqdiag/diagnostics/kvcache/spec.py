@@ -52,6 +52,7 @@ class KvcacheSpec:
     """Bytes a second."""
     against: str | None = None
     per_layer: bool = False
+    curve: bool = False
     explain: bool = False
     measure: bool = False
     device: str = "auto"
@@ -78,6 +79,7 @@ class KvcacheSpec:
                 raise unknown(option, dtype, ITEMSIZE)
         self._check_settings()
         self._check_memory()
+        self._check_curve()
         described = (self.layers, self.kv_heads, self.head_dim)
         if self.describes_model and None in described:
             raise UsageError(
@@ -124,6 +126,19 @@ class KvcacheSpec:
                 f"--memory: {format_bytes(self.memory)} less the reserve is below --weights "
                 f"{format_bytes(self.weights)}"
             )
+
+    def _check_curve(self) -> None:
+        """Refuses what a size at every context has no place for."""
+        others = {
+            "--per-layer": self.per_layer,
+            "--measure": self.measure,
+            "--memory": self.memory is not None,
+            "--bandwidth": self.bandwidth is not None,
+            "--against": self.against is not None,
+        }
+        for option, given in others.items():
+            if self.curve and given:
+                raise UsageError(f"--curve: is of every context; leave out {option}")
 
     def _check_settings(self) -> None:
         """Refuses a flag that no engine in question has."""
