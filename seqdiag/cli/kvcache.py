@@ -92,6 +92,13 @@ def kvcache(
             metavar="N",
         ),
     ] = None,
+    assume: Annotated[
+        str | None,
+        typer.Option(
+            help="Read a config of unknown model_type as plain attention: attention.",
+            metavar="KIND",
+        ),
+    ] = None,
     engine: Annotated[
         str,
         typer.Option(
@@ -211,6 +218,7 @@ def kvcache(
             conv_dtype=conv_dtype,
             state_dtype=state_dtype,
             enc_len=parse_optional("--enc-len", parse_count, enc_len),
+            assume=choose("--assume", assume, ("attention",)),
             tp=parse_optional("--tp", parse_count, tp),
             block_size=parse_optional("--block-size", parse_count, block_size),
             max_batched_tokens=parse_optional(

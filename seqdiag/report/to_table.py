@@ -1,7 +1,8 @@
 """The table people read: scaled units, four digits, nothing cut.
 
-On a terminal, columns that hold one value throughout move to a line above the table when the
-table would not fit, and long notes fold. In a pipe the table has its natural width and no colour.
+Columns without a value in any row are left out. On a terminal, those that hold one value throughout
+move to a line above the table when it would not fit, and long notes fold. In a pipe the table has
+its natural width and no colour.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class TableWriter:
         terminal = is_terminal(self._stream)
         console = make_console(self._stream, terminal)
         records, left_out = _readable(document)
-        columns = list(document.columns)
+        columns = [column for column in document.columns if _is_used(column, records)]
         table = _build(columns, records, terminal)
         if terminal and _natural_width(console, table) > console.width:
             constant = {c.name: records[0][c.name] for c in columns if _is_constant(c, records)}
@@ -138,11 +139,15 @@ def _natural_width(console: Console, table: Table) -> int:
     return console.measure(table, options=console.options.update(width=100_000)).maximum
 
 
+def _is_used(column: Column, records: Sequence[Record]) -> bool:
+    return not records or any(record[column.name] not in (None, "") for record in records)
+
+
 def _is_constant(column: Column, records: Sequence[Record]) -> bool:
     if not records or column.name in ("note", "status"):
         return all(record[column.name] in ("", "ok", None) for record in records)
     values = {record[column.name] for record in records}
-    return values == {None} or (column.identity and len(records) > 1 and len(values) == 1)
+    return column.identity and len(records) > 1 and len(values) == 1
 
 
 def _named(document: Document, name: str) -> Column:

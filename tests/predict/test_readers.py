@@ -11,7 +11,7 @@ import pytest
 from seqdiag.config import config_names
 from seqdiag.errors import UsageError
 from seqdiag.predict.kv_cache.engines import Ideal
-from seqdiag.predict.kv_cache.layout import Attention, Layout, Part, dtypes_for
+from seqdiag.predict.kv_cache.layout import Attention, Layer, Layout, Part, dtypes_for
 from seqdiag.predict.kv_cache.readers import read_config
 from seqdiag.predict.kv_cache.readers.table import READERS
 from seqdiag.predict.kv_cache.subjects import load_subject
@@ -328,3 +328,26 @@ def test_a_window_switched_on_without_a_size_is_the_class_s() -> None:
     layout = read_config("m", {**config, "use_sliding_window": True}, "m")
     assert layout.layers[0].parts == (Attention(2, 10, 10, 4096),)
     assert layout.assumed["sliding_window"] == 4096
+
+
+def test_an_unknown_type_is_plain_attention_only_if_the_user_says_so() -> None:
+    config = {
+        "model_type": "foonet",
+        "n_layer": 12,
+        "n_head": 16,
+        "n_embd": 1024,
+        "num_kv_heads": 4,
+        "mamba_d_state": 16,
+        "torch_dtype": "float16",
+    }
+    with pytest.raises(UsageError, match="unknown model_type 'foonet'"):
+        read_config("m", config, "config.json")
+    layout = read_config("m", config, "config.json", assume_attention=True)
+    assert layout.layers == (Layer((Attention(4, 64, 64),)),) * 12
+    assert layout.dtype == "float16"
+    assert "read as plain attention" in layout.caution
+    assert "the config also has mamba_d_state" in layout.caution
+    nested = {"model_type": "wrapper", "text_config": config}
+    assert read_config("m", nested, "w", assume_attention=True).layers == layout.layers
+    with pytest.raises(UsageError, match="num_hidden_layers"):
+        read_config("m", {"model_type": "foonet", "bar": 3}, "w", assume_attention=True)

@@ -20,13 +20,18 @@ def kvcache(spec: KvcacheSpec) -> Diagnosis:
     subjects = subjects_of(spec)
     view = _by_layer if spec.per_layer else _by_curve if spec.curve else _by_model
     diagnosis = view(spec, subjects)
-    if not spec.explain:
-        return diagnosis
-    from seqdiag.diagnostics.kvcache.explain import explain
+    layouts = {subject.layout.name: subject.layout for subject in subjects}
+    cautions = [
+        f"Careful: {name} is a guess: {layout.caution}."
+        for name, layout in layouts.items()
+        if layout.caution
+    ]
+    if spec.explain:
+        from seqdiag.diagnostics.kvcache.explain import explain
 
+        cautions += explain(subjects, max(spec.ctx))
     conclude = diagnosis.conclude
-    explained = explain(subjects, max(spec.ctx))
-    return dataclasses.replace(diagnosis, conclude=lambda rows: [*explained, *conclude(rows)])
+    return dataclasses.replace(diagnosis, conclude=lambda rows: [*cautions, *conclude(rows)])
 
 
 def _by_model(spec: KvcacheSpec, subjects: list[Subject]) -> Diagnosis:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from seqdiag.checking import check_types
 from seqdiag.errors import UsageError, unknown
@@ -30,6 +31,8 @@ class KvcacheSpec:
     conv_dtype: str | None = None
     state_dtype: str | None = None
     enc_len: int | None = None
+    assume: Literal["attention"] | None = None
+    """What an unknown model type is read as."""
     tp: int | None = None
     block_size: int | None = None
     max_batched_tokens: int | None = None

@@ -71,7 +71,8 @@ class Subject:
     @property
     def assumptions(self) -> str:
         """Says which values the config lacks or gives twice."""
-        said = list(self.layout.conflicts)
+        said = [self.layout.caution] if self.layout.caution else []
+        said += self.layout.conflicts
         if self.layout.assumed:
             values = ", ".join(f"{name} = {value}" for name, value in self.layout.assumed.items())
             said.append(f"not in the config, taken from the model class: {values}")
@@ -81,7 +82,7 @@ class Subject:
 def subjects_of(spec: KvcacheSpec) -> list[Subject]:
     """Returns the models named and described, the examples where there are none."""
     layouts = [
-        load_subject(name, enc_len=spec.enc_len)
+        load_subject(name, enc_len=spec.enc_len, assume_attention=spec.assume is not None)
         for name in dict.fromkeys(spec.models or _default(spec))
     ]
     if spec.layers is not None and spec.kv_heads is not None and spec.head_dim is not None:
@@ -91,6 +92,8 @@ def subjects_of(spec: KvcacheSpec) -> list[Subject]:
     if spec.enc_len is not None and not any(map(_has_encoder, layouts)):
         names = ", ".join(layout.name for layout in layouts)
         raise UsageError(f"--enc-len: {names} has no encoder")
+    if spec.assume is not None and not any(layout.caution for layout in layouts):
+        raise UsageError("--assume: no MODEL is of an unknown model_type; leave it out")
     return [subject_of(layout, engine, spec) for layout in layouts for engine in spec.engine]
 
 
@@ -133,5 +136,5 @@ def against_of(spec: KvcacheSpec, subjects: Sequence[Subject]) -> Layout | None:
     if spec.against is None:
         return by_name.get(FIXED_STATE)
     return by_name.get(spec.against) or load_subject(
-        spec.against, "--against", enc_len=spec.enc_len
+        spec.against, "--against", spec.enc_len, spec.assume is not None
     )

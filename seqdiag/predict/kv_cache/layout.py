@@ -232,6 +232,8 @@ class Layout:
     """Values the config lacks, taken from the model class."""
     conflicts: tuple[str, ...] = ()
     """Fields that the config gives twice and differently, and which won."""
+    caution: str = ""
+    """Why the layout may be wrong, if it was assumed rather than read."""
     float32_state: bool = False
     """Whether the model asks every engine for float32 recurrent states."""
 

@@ -30,7 +30,9 @@ _PART_FIELDS = {
 }
 
 
-def load_subject(name: str, option: str = "MODEL", enc_len: int | None = None) -> Layout:
+def load_subject(
+    name: str, option: str = "MODEL", enc_len: int | None = None, assume_attention: bool = False
+) -> Layout:
     """Returns the layout of MODEL.
 
     A name of `configs/models/` is that preset; anything else is a path: a `config.json`, a folder
@@ -58,7 +60,8 @@ def load_subject(name: str, option: str = "MODEL", enc_len: int | None = None) -
     if path.suffix == ".json" or (path.exists() and not path.is_dir()):
         from seqdiag.predict.kv_cache.readers import read_config
 
-        return read_config(name, parse_json(option, path), str(path), str(path), enc_len)
+        data = parse_json(option, path)
+        return read_config(name, data, str(path), str(path), enc_len, assume_attention)
     if path.parent != Path():
         raise UsageError(f"{option}: no such file or folder: {name}")
     raise unknown(option, name, presets)

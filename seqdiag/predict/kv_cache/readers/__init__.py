@@ -32,13 +32,21 @@ def read_config(
     where: str,
     source: str = "",
     enc_len: int | None = None,
+    assume_attention: bool = False,
 ) -> Layout:
     """Returns the layout of a model from the fields of its `config.json`.
 
     A wrapper's language model is read instead where the wrapper itself is unknown. Raises
-    `UsageError` for a model type without a reader and for a missing or wrong field.
+    `UsageError` for a missing or wrong field, and for a model type without a reader unless
+    `assume_attention`.
     """
-    model_type, data, where = _unwrap(data, where)
+    model_type, data, where = _unwrap(data, where, assume_attention)
+    if model_type not in READERS:
+        from seqdiag.predict.kv_cache.readers.assumed import read_assumed
+
+        layers, top, caution = read_assumed(model_type, data, where)
+        return Layout(name, layers, _dtype(top), "float32", source, top.read, top.assumed,
+            caution=caution)  # fmt: skip
     top = Fields(
         data, where, enc_len, CLASS_DEFAULTS.get(model_type, {}), NAMES.get(model_type, {})
     )
@@ -60,8 +68,13 @@ def read_config(
     )
 
 
-def _unwrap(data: Mapping[str, object], where: str) -> tuple[str, Mapping[str, object], str]:
-    """Returns the model type, and the config that is of it with the file it stands in."""
+def _unwrap(
+    data: Mapping[str, object], where: str, any_type: bool
+) -> tuple[str, Mapping[str, object], str]:
+    """Returns the model type, and the config that is of it with the file it stands in.
+
+    With `any_type` an unknown one is returned too: the innermost.
+    """
     found = None
     for _ in range(_DEEPEST):
         model_type = Fields(data, where).text("model_type")
@@ -76,12 +89,14 @@ def _unwrap(data: Mapping[str, object], where: str) -> tuple[str, Mapping[str, o
         assert isinstance(inner, Mapping)
         data = {"dtype": data.get("dtype") or data.get("torch_dtype"), **inner}
         where = f"{where}: {nested}"
+    if any_type:
+        return str(model_type or found or "none"), data, where
     if found is None:
         raise UsageError(f"{where}: the field 'model_type' is missing")
     raise UsageError(
         f"{where}: unknown model_type {found!r}; the fields found: {_shown(data)}",
-        hint="known types: seqdiag kvcache --list; any other layout can be written as TOML, "
-        "see configs/models/mamba-32l.toml",
+        hint="known types: seqdiag kvcache --list; --assume attention reads it as plain attention; "
+        "any other layout can be written as TOML, see configs/models/mamba-32l.toml",
     )
 
 
