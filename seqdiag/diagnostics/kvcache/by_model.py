@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from seqdiag.diagnostics.kvcache.measuring import Measure
-from seqdiag.diagnostics.kvcache.planning import floor_ms, plan, read_bytes
+from seqdiag.diagnostics.kvcache.planning import floor_ms, flops, plan, read_bytes
 from seqdiag.diagnostics.kvcache.sizing import sizes
 from seqdiag.diagnostics.kvcache.spec import KvcacheSpec
 from seqdiag.diagnostics.kvcache.subject import EXAMPLES, Subject, subject_of
@@ -62,6 +62,10 @@ class KvcacheRow:
     decode_read_bytes: int | None = column(
         "kv_read_bytes and every state: what one decode step of the batch reads", unit="B"
     )
+    decode_flops: int | None = column(
+        "additions and multiplications of one decode step of the batch on cache and state; "
+        "projections and feed-forward layers apart"
+    )
     decode_floor_ms: float | None = column("decode_read_bytes at --bandwidth", unit="ms")
     max_ctx_tokens: int | None = column(
         "longest context that fits in --memory at this batch", unit="tokens"
@@ -92,6 +96,7 @@ def rows(
                 block_tokens=block,
                 page_padding_ratio=padding,
                 decode_read_bytes=read_bytes(subject, tokens),
+                decode_flops=flops(subject, tokens),
                 decode_floor_ms=floor_ms(spec, subject, tokens),
                 max_ctx_tokens=room.max_ctx,
                 max_batch=room.max_batch,

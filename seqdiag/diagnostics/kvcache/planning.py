@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from seqdiag.diagnostics.kvcache.spec import KvcacheSpec
 from seqdiag.diagnostics.kvcache.subject import Subject
+from seqdiag.predict.kv_cache.decode import step_flops
 from seqdiag.units import MAX_COUNT
 
 
@@ -46,6 +47,16 @@ def read_bytes(subject: Subject, tokens: int) -> int | None:
         for kept in subject.engine.sharded(part).tensors(tokens)
     )
     return subject.allocate(tokens).kv_read_bytes + subject.batch * states
+
+
+def flops(subject: Subject, tokens: int) -> int | None:
+    """Returns the operations of one decode step of the batch on cache and state, of one rank."""
+    if subject.unsupported:
+        return None
+    parts = [subject.engine.sharded(part) for part in subject.layout.parts()]
+    heads, ranks = subject.layout.query_heads, subject.engine.settings.tp
+    step = step_flops(parts, tokens, None if heads is None else -(-heads // ranks))
+    return None if step is None else subject.batch * step
 
 
 def floor_ms(spec: KvcacheSpec, subject: Subject, tokens: int) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from seqdiag.errors import UsageError
 
@@ -47,6 +47,16 @@ class Fields:
     def known(self, name: str) -> bool:
         """Returns whether the field has a value, of the config or of the model class."""
         return self.has(name) or (self.absent(name) and name in self.class_defaults)
+
+    def peek(self, names: Iterable[str]) -> object:
+        """Returns the first of the fields that has a value, without counting it as read."""
+        for name in names:
+            value = self._get(name)
+            if value is None and self.absent(name):
+                value = self.class_defaults.get(name)
+            if value is not None:
+                return value
+        return None
 
     def raw(self, name: str) -> object:
         """Returns the field as it stands, for readers of unusual shapes."""

@@ -144,6 +144,9 @@ class Latent(Part):
     index_dim: int = 0
     expanded: tuple[int, int, int] | None = None
     """Heads, key width and value width of the form that an engine without MLA stores."""
+    index_heads: int | None = None
+    topk: int = 0
+    """How many tokens the indexer chooses for a step to attend to; 0: all."""
     kind: ClassVar[str] = "latent"
 
     def tensors(self, tokens: int) -> tuple[Kept, ...]:
@@ -173,6 +176,8 @@ class ConvState(Part):
     group_width: int = 0
     exact: bool = False
     """Whether transformers, too, keeps no column more than is needed."""
+    shift: bool = False
+    """Whether it is RWKV's token shift, which mixes columns rather than convolve them."""
     kind: ClassVar[str] = "conv"
     is_state: ClassVar[bool] = True
 
@@ -188,8 +193,14 @@ class RecurrentState(Part):
     """A recurrent state of fixed shape, such as d_inner x d_state (Mamba, arXiv 2312.00752)."""
 
     shape: tuple[int, ...]
+    flops: int | None = None
+    """Operations of a step for each number: 5 for decay, write, sum, read; None: not known."""
     kind: ClassVar[str] = "recurrent"
     is_state: ClassVar[bool] = True
+
+    @property
+    def numbers(self) -> int:
+        return prod(self.shape)
 
     def tensors(self, tokens: int) -> tuple[Kept, ...]:
         return (Kept(self.shape, "state"),)
@@ -232,6 +243,7 @@ class Layout:
     """Values the config lacks, taken from the model class."""
     conflicts: tuple[str, ...] = ()
     """Fields that the config gives twice and differently, and which won."""
+    query_heads: int | None = None
     caution: str = ""
     """Why the layout may be wrong, if it was assumed rather than read."""
     float32_state: bool = False

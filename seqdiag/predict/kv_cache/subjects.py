@@ -26,7 +26,7 @@ _PART_FIELDS = {
     "latent": ("rank", "rope_dim", "index_dim"),
     "cross": ("kv_heads", "head_dim", "encoder_tokens"),
     "conv": ("channels", "columns", "groups", "group_width"),
-    "recurrent": ("shape",),
+    "recurrent": ("shape", "flops"),
 }
 
 
@@ -77,9 +77,10 @@ def read_spec(
     `{kind = "latent", rank, rope_dim, index_dim?}`,
     `{kind = "cross", kv_heads, head_dim, encoder_tokens}`,
     `{kind = "conv", channels, columns, groups?, group_width?}`,
-    `{kind = "recurrent", shape = [...]}`.
+    `{kind = "recurrent", shape = [...], flops?}` with the operations of a step for each number.
+    `query_heads` of the whole model gives `decode_flops`.
     """
-    known = {"source", "config", "layers", "dtype", "state_dtype"}
+    known = {"source", "config", "layers", "dtype", "state_dtype", "query_heads"}
     if extra := sorted(set(data) - known):
         raise unknown(where, extra[0], sorted(known))
     source = str(data.get("source", where))
@@ -103,6 +104,7 @@ def read_spec(
         state_dtype=_dtype(data, "state_dtype", "float32", where, "model"),
         source=source,
         fields={"layers": f"{len(groups)} groups"},
+        query_heads=Fields(data, where).integer("query_heads") if "query_heads" in data else None,
         float32_state=data.get("state_dtype") == "float32",
     )
 
@@ -156,7 +158,8 @@ def _read_part(part: object, where: str) -> Part:
         channels = fields.integer("channels", minimum=1 + groups * width)
         result = ConvState(channels, fields.integer("columns", minimum=0), groups, width)
     elif kind == "recurrent":
-        result = RecurrentState(fields.integers("shape"))
+        flops = fields.integer("flops") if fields.has("flops") else None
+        result = RecurrentState(fields.integers("shape"), flops)
     else:
         raise unknown(f"{where}: kind", kind, _PART_FIELDS)
     if extra := sorted(set(part) - set(fields.read) - {"kind"}):

@@ -32,7 +32,7 @@ def shard(part: Part, ranks: int) -> Part:
         return dataclasses.replace(part, channels=rest + shared, groups=0, group_width=0)
     if isinstance(part, RecurrentState):
         first = _divide(part.shape[0], ranks, "heads or channels of a recurrent state")
-        return RecurrentState((first, *part.shape[1:]))
+        return dataclasses.replace(part, shape=(first, *part.shape[1:]))
     return part
 
 

@@ -20,6 +20,7 @@ Reader = Callable[[Fields], tuple[Layer, ...]]
 _DTYPES = {"float16", "bfloat16", "float32"}
 _NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
 _DEEPEST = 4
+_QUERY_HEADS = ("num_attention_heads", "decoder_attention_heads", "num_heads")
 _MODEL_STATE = {"minimax", "xlstm"}
 """Model types whose recurrent states follow the model's dtype."""
 _FLOAT32_STATE = {"qwen3_5_text", "qwen3_5_moe_text", "nemotron_h", "kimi_linear"}
@@ -54,6 +55,7 @@ def read_config(
     module, _, function = READERS[model_type].partition(":")
     reader: Reader = getattr(importlib.import_module(f"{__name__}.{module}"), function)
     layers = reader(top)
+    heads = top.peek(_QUERY_HEADS)
     return Layout(
         name=name,
         layers=layers,
@@ -63,6 +65,7 @@ def read_config(
         fields=top.read,
         assumed=top.assumed,
         conflicts=tuple(top.conflicts.values()),
+        query_heads=heads if type(heads) is int and heads > 0 else None,
         float32_state=model_type in _FLOAT32_STATE
         or top.text("mamba_ssm_cache_dtype") == "float32",
     )

@@ -1,13 +1,19 @@
 """What model classes assume of fields that a config lacks, and how they spell fields.
 
 Read off the configuration classes of transformers 5.24.0: values that do not follow from other
-fields. `kinds` is the pattern of layer
-types where the class has one, a letter a layer: F full, S sliding, C chunked, L linear.
+fields. `kinds` is the pattern of layer types where the class has one, a letter a layer: F full,
+S sliding, C chunked, L linear.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+
+
+def _indexer(heads: int) -> dict[str, object]:
+    """Returns the lightning indexer of DeepSeek-V3.2 and its like."""
+    return {"index_head_dim": 128, "index_n_heads": heads, "index_topk": 2048}
+
 
 CLASS_DEFAULTS: dict[str, Mapping[str, object]] = {
     "afmoe": {
@@ -17,7 +23,7 @@ CLASS_DEFAULTS: dict[str, Mapping[str, object]] = {
         "kinds": "SSSF",
     },
     "axk1": {"kv_lora_rank": 512, "qk_rope_head_dim": 64},
-    "axk2": {"kv_lora_rank": 128, "qk_rope_head_dim": 32, "index_head_dim": 128},
+    "axk2": {"kv_lora_rank": 128, "qk_rope_head_dim": 32, **_indexer(16)},
     "bailing_hybrid": {
         "num_key_value_heads": 32,
         "head_dim": 64,
@@ -40,7 +46,7 @@ CLASS_DEFAULTS: dict[str, Mapping[str, object]] = {
     "cwm": {"num_key_value_heads": 8, "head_dim": 128, "sliding_window": 8192, "kinds": "FSSS"},
     "deepseek_v2": {"kv_lora_rank": 512, "qk_rope_head_dim": 64},
     "deepseek_v3": {"kv_lora_rank": 512, "qk_rope_head_dim": 64},
-    "deepseek_v32": {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "index_head_dim": 128},
+    "deepseek_v32": {"kv_lora_rank": 512, "qk_rope_head_dim": 64, **_indexer(64)},
     "dots1": {"num_key_value_heads": 32, "sliding_window": 4096, "max_window_layers": 62},
     "ernie4_5": {"num_key_value_heads": 2, "head_dim": 128},
     "ernie4_5_moe": {"num_key_value_heads": 4},
@@ -91,7 +97,7 @@ CLASS_DEFAULTS: dict[str, Mapping[str, object]] = {
     "glm4": {"num_key_value_heads": 2, "head_dim": 128},
     "glm4_moe": {"num_key_value_heads": 8},
     "glm4_moe_lite": {"kv_lora_rank": 512, "qk_rope_head_dim": 64},
-    "glm_moe_dsa": {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "index_head_dim": 128},
+    "glm_moe_dsa": {"kv_lora_rank": 512, "qk_rope_head_dim": 64, **_indexer(32)},
     "gpt_bigcode": {"num_key_value_heads": 1},
     "gpt_neo": {"window_size": 256},
     "gpt_oss": {"num_key_value_heads": 8, "head_dim": 64, "sliding_window": 128, "kinds": "SF"},

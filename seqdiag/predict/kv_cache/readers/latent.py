@@ -26,14 +26,18 @@ def read(fields: Fields) -> tuple[Layer, ...]:
 
 def read_indexed(fields: Fields) -> tuple[Layer, ...]:
     """DeepSeek-V3.2's indexer keeps a key a token, but not in layers that share an earlier one."""
-    part = latent_part(fields, fields.integer("index_head_dim"))
+    part = dataclasses.replace(
+        latent_part(fields, fields.integer("index_head_dim")),
+        index_heads=fields.integer("index_n_heads") if fields.known("index_n_heads") else None,
+        topk=fields.integer("index_topk") if fields.known("index_topk") else 0,
+    )
     layers = layer_count(fields)
     types = fields.raw("indexer_types")
     if not isinstance(types, list):
         return (Layer((part,)),) * layers
     if len(types) != layers:
         raise fields.inconsistent(f"indexer_types lists {len(types)} layers, not {layers}")
-    without = Layer((dataclasses.replace(part, index_dim=0),))
+    without = Layer((dataclasses.replace(part, index_dim=0, index_heads=None),))
     return tuple(without if kind == "shared" else Layer((part,)) for kind in types)
 
 

@@ -12,6 +12,10 @@ from seqdiag.predict.kv_cache.readers.attention import (
     read_mixed,
 )
 from seqdiag.predict.kv_cache.readers.latent import latent_part
+from seqdiag.predict.kv_cache.readers.mamba import LINEAR
+
+_DELTA = LINEAR + 2
+"""Operations of a step for each number of a state whose old value is read first and replaced."""
 
 
 def read_delta_net(fields: Fields) -> tuple[Layer, ...]:
@@ -26,7 +30,7 @@ def read_delta_net(fields: Fields) -> tuple[Layer, ...]:
         columns = fields.integer("linear_conv_kernel_dim") - 1
         return (
             ConvState(channels, columns),
-            RecurrentState((value_heads, key_dim, value_dim)),
+            RecurrentState((value_heads, key_dim, value_dim), _DELTA),
         )
 
     return read_mixed(fields, parts, _full_at_every)
@@ -63,7 +67,9 @@ def read_kimi_linear(fields: Fields) -> tuple[Layer, ...]:
         if given is None and fields.has("layer_group_size"):
             every = fields.integer("layer_group_size")
         kinds = given or ["linear" if (i + 1) % every else "full" for i in range(layers)]
-    state = Layer((ConvState(3 * heads * dim, kernel - 1), RecurrentState((heads, dim, dim))))
+    state = Layer(
+        (ConvState(3 * heads * dim, kernel - 1), RecurrentState((heads, dim, dim), _DELTA))
+    )
     return tuple(full if kind == "full" else state for kind in kinds)
 
 
@@ -73,7 +79,7 @@ def read_minimax(fields: Fields) -> tuple[Layer, ...]:
     def parts() -> tuple[Part, ...]:
         heads = fields.integer("num_attention_heads")
         dim = fields.integer("head_dim") if fields.has("head_dim") else hidden_per_head(fields)
-        return (RecurrentState((heads, dim, dim)),)
+        return (RecurrentState((heads, dim, dim), LINEAR),)
 
     def fallback(fields: Fields, layers: int) -> list[str]:
         listed = fields.raw("attn_type_list")

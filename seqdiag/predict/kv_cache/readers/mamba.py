@@ -5,10 +5,15 @@ from __future__ import annotations
 from seqdiag.predict.kv_cache.fields import Fields
 from seqdiag.predict.kv_cache.layout import ConvState, Layer, Part, RecurrentState
 
+LINEAR = 5
+"""Operations of a step for each number of a state: decay, write and sum, read and sum."""
+SELECTIVE = 6
+"""The same, and the exponent of a decay of its own."""
+
 
 def mamba_parts(d_inner: int, d_state: int, d_conv: int) -> tuple[Part, ...]:
-    """Mamba: (d_inner, K-1) inputs and a (d_inner, d_state) state."""
-    return (ConvState(d_inner, d_conv - 1), RecurrentState((d_inner, d_state)))
+    """Mamba: (d_inner, K-1) inputs and a (d_inner, d_state) state, each number with its decay."""
+    return (ConvState(d_inner, d_conv - 1), RecurrentState((d_inner, d_state), SELECTIVE))
 
 
 def mamba2_parts(
@@ -17,7 +22,7 @@ def mamba2_parts(
     """Mamba-2: the convolution also covers B and C of each group."""
     return (
         ConvState(d_inner + 2 * groups * d_state, d_conv - 1, groups, 2 * d_state),
-        RecurrentState((heads, head_dim, d_state)),
+        RecurrentState((heads, head_dim, d_state), LINEAR),
     )
 
 

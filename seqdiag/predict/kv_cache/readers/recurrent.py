@@ -7,6 +7,8 @@ from seqdiag.predict.kv_cache.layout import Attention, ConvState, Layer, Recurre
 from seqdiag.predict.kv_cache.readers.attention import layer_count, read_heads
 
 _XLSTM_MULTIPLE = 64
+_DIAGONAL = 2
+"""Operations of a step for each number of a state that is its own readout: decay and sum."""
 
 
 def read_rwkv(fields: Fields) -> tuple[Layer, ...]:
@@ -15,7 +17,7 @@ def read_rwkv(fields: Fields) -> tuple[Layer, ...]:
     attention = hidden
     if fields.has("attention_hidden_size"):
         attention = fields.integer("attention_hidden_size")
-    parts = (ConvState(hidden, 2, exact=True), RecurrentState((attention, 3)))
+    parts = (ConvState(hidden, 2, exact=True, shift=True), RecurrentState((attention, 3)))
     return (Layer(parts),) * layer_count(fields)
 
 
@@ -26,7 +28,10 @@ def read_rwkv7(fields: Fields) -> tuple[Layer, ...]:
     head = fields.integer(name)
     if hidden % head:
         raise fields.inconsistent(f"hidden_size {hidden} is no multiple of {name} {head}")
-    parts = (ConvState(hidden, 2, exact=True), RecurrentState((hidden // head, head, head)))
+    parts = (
+        ConvState(hidden, 2, exact=True, shift=True),
+        RecurrentState((hidden // head, head, head)),
+    )
     return (Layer(parts),) * layer_count(fields)
 
 
@@ -49,7 +54,7 @@ def read_recurrent_gemma(fields: Fields) -> tuple[Layer, ...]:
     name = fields.given("lru_width", "hidden_size") or "hidden_size"
     width = fields.integer(name)
     kernel = fields.integer("conv1d_width", default=4)
-    state = Layer((ConvState(width, kernel - 1, exact=True), RecurrentState((width,))))
+    state = Layer((ConvState(width, kernel - 1, exact=True), RecurrentState((width,), _DIAGONAL)))
     kv_heads, head_dim = read_heads(fields)
     window = fields.integer("attention_window_size", default=2048)
     local = Layer((Attention(kv_heads, head_dim, head_dim, window),))
