@@ -40,6 +40,7 @@ gpu: $(VENV)/.installed-dev ## On a CUDA GPU: check every shipped kernel tile, t
 hf-check: $(VENV)/.installed ## Measure the cache of a tiny model of every type in transformers
 	$(INSTALL) --editable '.[hf]'
 	$(BIN)/python tests/data/record_cache_bytes.py
+	$(BIN)/python tests/data/record_parameters.py
 
 bench: $(VENV)/.installed-dev ## Measure start-up and CPU speed, as ratios, into build/bench/*.csv
 	@mkdir -p build/bench

@@ -1,7 +1,7 @@
 """`seqdiag kvcache`."""
 
 # Annotations are evaluated here, once: Typer would evaluate them as strings again and again.
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -44,6 +44,10 @@ def _planning(help: str, metavar: str) -> typer.models.OptionInfo:
         help=help, metavar=metavar, rich_help_panel="Planning"
     )
     return option
+
+
+def _parse_weights(text: str) -> "int | Literal['auto']":
+    return "auto" if text == "auto" else parse_size(text)
 
 
 @command(_listing)
@@ -154,7 +158,14 @@ def kvcache(
         str | None,
         _planning("Of the device: gives the longest context and the most sequences.", "SIZE"),
     ] = None,
-    weights: Annotated[str | None, _planning("Of the weights on the device.", "SIZE")] = None,
+    weights: Annotated[
+        str | None,
+        _planning(
+            "Of the weights on the device; auto: of the model's files, else by counting "
+            "parameters.",
+            "SIZE",
+        ),
+    ] = None,
     reserve: Annotated[
         str | None, _planning("Share of --memory left alone. Default: 10%.", "PERCENT")
     ] = None,
@@ -236,7 +247,7 @@ def kvcache(
             v_head_dim=parse_optional("--v-head-dim", parse_count, v_head_dim),
             window=parse_optional("--window", parse_count, window),
             memory=parse_optional("--memory", parse_size, memory),
-            weights=parse_optional("--weights", parse_size, weights),
+            weights=parse_optional("--weights", _parse_weights, weights),
             reserve=parse_optional("--reserve", parse_share, reserve),
             bandwidth=parse_optional("--bandwidth", parse_rate, bandwidth),
             against=against,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from seqdiag.diagnostics.kvcache.measuring import Measure
-from seqdiag.diagnostics.kvcache.planning import floor_ms, flops, plan, read_bytes
+from seqdiag.diagnostics.kvcache.planning import floor_ms, flops, plan, read_bytes, weight_bytes
 from seqdiag.diagnostics.kvcache.sizing import sizes
 from seqdiag.diagnostics.kvcache.spec import KvcacheSpec
 from seqdiag.diagnostics.kvcache.subject import EXAMPLES, Subject, subject_of
@@ -67,6 +67,7 @@ class KvcacheRow:
         "projections and feed-forward layers apart"
     )
     decode_floor_ms: float | None = column("decode_read_bytes at --bandwidth", unit="ms")
+    weight_bytes: int | None = column("of the weights on one device, with --weights", unit="B")
     max_ctx_tokens: int | None = column(
         "longest context that fits in --memory at this batch", unit="tokens"
     )
@@ -98,13 +99,31 @@ def rows(
                 decode_read_bytes=read_bytes(subject, tokens),
                 decode_flops=flops(subject, tokens),
                 decode_floor_ms=floor_ms(spec, subject, tokens),
+                weight_bytes=weight_bytes(spec, subject),
                 max_ctx_tokens=room.max_ctx,
                 max_batch=room.max_batch,
                 crossover_tokens=crossover,
                 measured_bytes=measured,
                 status=status,
-                note="; ".join(filter(None, (reason, why_not, why_no_room, subject.assumptions))),
+                note="; ".join(
+                    filter(
+                        None,
+                        (
+                            reason,
+                            why_not,
+                            why_no_room,
+                            _weighed(spec, subject),
+                            subject.assumptions,
+                        ),
+                    )
+                ),
             )
+
+
+def _weighed(spec: KvcacheSpec, subject: Subject) -> str:
+    how = subject.layout.weights_from
+    ranks = subject.engine.settings.tp
+    return how and f"weights: {how}" + (f", shared by {ranks} ranks" if ranks > 1 else "")
 
 
 def conclude(rows: Sequence[KvcacheRow], against: Layout | None) -> list[str]:

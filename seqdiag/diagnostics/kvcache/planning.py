@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from seqdiag.diagnostics.kvcache.spec import KvcacheSpec
 from seqdiag.diagnostics.kvcache.subject import Subject
 from seqdiag.predict.kv_cache.decode import step_flops
-from seqdiag.units import MAX_COUNT
+from seqdiag.units import MAX_COUNT, format_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +27,24 @@ def plan(spec: KvcacheSpec, subject: Subject, tokens: int) -> tuple[Room, str]:
     """
     if spec.memory is None or subject.unsupported:
         return Room(), ""
-    room = spec.cache_room()
+    weights = weight_bytes(spec, subject) or 0
+    room = spec.cache_room(weights)
+    if room < 0:
+        return Room(0, 0), f"the weights alone, {format_bytes(weights)}, do not fit"
     longest = _last(lambda count: subject.total(count) <= room)
     most = _last(lambda count: subject.of_batch(count).total(tokens) <= room)
     if longest == MAX_COUNT:
         # A state of fixed size: the context does not matter.
         return Room(None, most), "any context fits"
     return Room(longest, most), ""
+
+
+def weight_bytes(spec: KvcacheSpec, subject: Subject) -> int | None:
+    """Returns the bytes of the weights on one device: those given, or an equal share of a rank."""
+    if spec.weights != "auto":
+        return spec.weights
+    whole = subject.layout.weight_bytes
+    return None if whole is None else -(-whole // subject.engine.settings.tp)
 
 
 def read_bytes(subject: Subject, tokens: int) -> int | None:

@@ -48,7 +48,7 @@ class KvcacheSpec:
     v_head_dim: int | None = None
     window: int | None = None
     memory: int | None = None
-    weights: int | None = None
+    weights: int | Literal["auto"] | None = None
     reserve: float | None = None
     """Share of the memory left alone; 0.1 unless said."""
     bandwidth: float | None = None
@@ -104,11 +104,11 @@ class KvcacheSpec:
     def settings(self) -> Settings:
         return Settings(**self.given_settings())  # type: ignore[arg-type]
 
-    def cache_room(self) -> int:
-        """Returns the bytes that are left for the cache."""
+    def cache_room(self, weights: int) -> int:
+        """Returns the bytes that weights and the reserve leave for the cache."""
         memory = self.memory or 0
         reserved = round(memory * (DEFAULT_RESERVE if self.reserve is None else self.reserve))
-        return memory - reserved - (self.weights or 0)
+        return memory - reserved - weights
 
     def _check_memory(self) -> None:
         if self.memory is None:
@@ -121,10 +121,14 @@ class KvcacheSpec:
         if self.weights is None:
             raise UsageError(
                 "--memory: needs --weights, the bytes of the weights on the device",
-                hint="parameters x bytes each, such as --weights 16GB for 8B in bfloat16; 0 if "
-                "--memory is for the cache alone",
+                hint="auto reads or counts them; or parameters x bytes each, such as --weights "
+                "16GB for 8B in bfloat16; 0 if --memory is for the cache alone",
             )
-        if self.cache_room() < 0:
+        if self.weights == "auto":
+            if self.describes_model:
+                raise UsageError("--weights: auto needs a MODEL; a described one has no weights")
+            return
+        if self.cache_room(self.weights) < 0:
             raise UsageError(
                 f"--memory: {format_bytes(self.memory)} less the reserve is below --weights "
                 f"{format_bytes(self.weights)}"

@@ -81,10 +81,7 @@ class Subject:
 
 def subjects_of(spec: KvcacheSpec) -> list[Subject]:
     """Returns the models named and described, the examples where there are none."""
-    layouts = [
-        load_subject(name, enc_len=spec.enc_len, assume_attention=spec.assume is not None)
-        for name in dict.fromkeys(spec.models or _default(spec))
-    ]
+    layouts = [_load(name, spec) for name in dict.fromkeys(spec.models or _default(spec))]
     if spec.layers is not None and spec.kv_heads is not None and spec.head_dim is not None:
         layouts.append(
             custom_layout(spec.layers, spec.kv_heads, spec.head_dim, spec.v_head_dim, spec.window)
@@ -95,6 +92,16 @@ def subjects_of(spec: KvcacheSpec) -> list[Subject]:
     if spec.assume is not None and not any(layout.caution for layout in layouts):
         raise UsageError("--assume: no MODEL is of an unknown model_type; leave it out")
     return [subject_of(layout, engine, spec) for layout in layouts for engine in spec.engine]
+
+
+def _load(name: str, spec: KvcacheSpec) -> Layout:
+    layout = load_subject(name, enc_len=spec.enc_len, assume_attention=spec.assume is not None)
+    if spec.weights != "auto":
+        return layout
+    from seqdiag.predict.kv_cache.weights import weigh
+
+    size, how = weigh(name, layout.dtype)
+    return dataclasses.replace(layout, weight_bytes=size, weights_from=how)
 
 
 def _has_encoder(layout: Layout) -> bool:

@@ -244,6 +244,9 @@ class Layout:
     conflicts: tuple[str, ...] = ()
     """Fields that the config gives twice and differently, and which won."""
     query_heads: int | None = None
+    weight_bytes: int | None = None
+    weights_from: str = ""
+    """How `weight_bytes` is known."""
     caution: str = ""
     """Why the layout may be wrong, if it was assumed rather than read."""
     float32_state: bool = False

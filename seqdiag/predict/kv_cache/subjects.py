@@ -1,9 +1,12 @@
-"""From what a user names to a layout: a preset, a `config.json`, a folder, a TOML spec."""
+"""From what a user names to a layout: a preset, a file or folder, a model of the Hub."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from seqdiag.config import config_dir, config_names, parse_json, parse_toml
 from seqdiag.errors import UsageError, unknown
@@ -20,6 +23,7 @@ from seqdiag.predict.kv_cache.layout import (
     RecurrentState,
 )
 
+_HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 _MOST_LAYERS = 100_000
 _PART_FIELDS = {
     "attention": ("kv_heads", "head_dim", "v_head_dim", "window"),
@@ -30,41 +34,64 @@ _PART_FIELDS = {
 }
 
 
-def load_subject(
-    name: str, option: str = "MODEL", enc_len: int | None = None, assume_attention: bool = False
-) -> Layout:
-    """Returns the layout of MODEL.
+@dataclass(frozen=True, slots=True)
+class Located:
+    """Where MODEL was found."""
+
+    kind: Literal["preset", "spec", "config", "gguf"]
+    path: Path
+    where: str
+    """How messages name it."""
+
+
+def locate(name: str, option: str = "MODEL") -> Located:
+    """Returns what MODEL names.
 
     A name of `configs/models/` is that preset; anything else is a path: a `config.json`, a folder
     that holds one (`./name` if a preset has the same name), a `.gguf` of which only the header is
-    read, or a TOML spec as the presets are.
+    read, or a TOML spec as the presets are. `owner/name` that is no path is a model of the Hub.
     """
     if not name:
         raise UsageError(f"{option}: is empty")
     presets = config_names("models")
     if name in presets:
-        preset = config_dir("models") / f"{name}.toml"
-        return read_spec(name, parse_toml(option, preset), f"preset {name}", enc_len)
+        return Located("preset", config_dir("models") / f"{name}.toml", f"preset {name}")
     path = Path(name)
     if path.is_dir():
         path = path / "config.json"
         if not path.is_file():
             raise UsageError(f"{option}: {name} is a folder without a config.json")
     if path.suffix == ".gguf":
+        return Located("gguf", path, str(path))
+    if path.suffix == ".toml":
+        return Located("spec", path, str(path))
+    if path.suffix == ".json" or path.exists():
+        return Located("config", path, str(path))
+    if path.parent == Path():
+        raise unknown(option, name, presets)
+    if _HUB_ID.fullmatch(name) and not path.parent.exists():
+        from seqdiag.predict.kv_cache.hub import fetch
+
+        return Located("config", fetch(option, name, "config.json"), f"{name} of the Hub")
+    raise UsageError(f"{option}: no such file or folder: {name}")
+
+
+def load_subject(
+    name: str, option: str = "MODEL", enc_len: int | None = None, assume_attention: bool = False
+) -> Layout:
+    """Returns the layout of MODEL."""
+    found = locate(name, option)
+    if found.kind == "gguf":
         from seqdiag.predict.kv_cache.readers.gguf import read_gguf
         from seqdiag.predict.kv_cache.readers.gguf_header import read_header
 
-        return read_gguf(name, read_header(option, path), str(path))
-    if path.suffix == ".toml":
-        return read_spec(name, parse_toml(option, path), str(path), enc_len)
-    if path.suffix == ".json" or (path.exists() and not path.is_dir()):
+        return read_gguf(name, read_header(option, found.path), found.where)
+    if found.kind == "config":
         from seqdiag.predict.kv_cache.readers import read_config
 
-        data = parse_json(option, path)
-        return read_config(name, data, str(path), str(path), enc_len, assume_attention)
-    if path.parent != Path():
-        raise UsageError(f"{option}: no such file or folder: {name}")
-    raise unknown(option, name, presets)
+        data = parse_json(option, found.path)
+        return read_config(name, data, found.where, found.where, enc_len, assume_attention)
+    return read_spec(name, parse_toml(option, found.path), found.where, enc_len)
 
 
 def read_spec(
