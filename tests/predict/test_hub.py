@@ -59,7 +59,7 @@ def test_a_cached_model_is_read_offline(tmp_path: Path) -> None:
 
     ran = run("owner/model")
     assert ran.returncode == 0
-    assert ran.stdout.splitlines()[1].startswith("owner/model,ideal,10,1,float16,2560,0,2560,")
+    assert ran.stdout.splitlines()[1].startswith("owner/model,ideal,10,1,float16,1280,0,1280,")
     absent = run("owner/other")
     assert absent.returncode == 3
     assert "the Hub cannot be reached, and owner/other is not in its cache" in absent.stderr
