@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from seqdiag.report.result import Result
@@ -35,15 +36,19 @@ def gradflow(model: nn.Module | None = None, **options: Any) -> Result:
     return diagnose(GradflowSpec(**_tuples(options)), model).run()
 
 
-def kvcache(*models: str, **options: Any) -> Result:
+def kvcache(*models: str | os.PathLike[str] | nn.Module, **options: Any) -> Result:
     """Returns the bytes that models keep between decode steps.
 
-    `models` are presets or paths; options are those of `KvcacheSpec`: `ctx`, `batch`, `dtype` ...
+    `models` are presets, paths, or modules, which are run to measure what they keep and are left
+    as they were. Options are those of `KvcacheSpec`: `ctx`, `batch`, `dtype` ... Raises
+    `UsageError` for options that do not fit.
     """
     from seqdiag.diagnostics.kvcache import KvcacheSpec
     from seqdiag.diagnostics.kvcache import kvcache as diagnose
 
-    return diagnose(KvcacheSpec(models=models, **_tuples(options))).run()
+    named = tuple(os.fspath(m) for m in models if isinstance(m, str | os.PathLike))
+    modules = [m for m in models if not isinstance(m, str | os.PathLike)]
+    return diagnose(KvcacheSpec(models=named, **_tuples(options)), modules).run()
 
 
 def ssm_bench(**options: Any) -> Result:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from seqdiag.cli.options import choose, command, parse, parse_optional
+from seqdiag.cli.subject import DIn, Hf, Input, Layout, Model, ModelArg, Vocab, own_option
 from seqdiag.units import (
     parse_count,
     parse_counts,
@@ -212,6 +213,20 @@ def kvcache(
         str | None, _own("Dimension of a value head. Default: --head-dim.")
     ] = None,
     window: Annotated[str | None, _own("Sliding window of every layer, in tokens.")] = None,
+    model: Model = None,
+    model_arg: ModelArg = None,
+    hf: Hf = None,
+    input: Input = "auto",
+    d_in: DIn = None,
+    vocab: Vocab = None,
+    layout: Layout = "btd",
+    lengths: Annotated[
+        str,
+        own_option(
+            "Tokens of the runs that measure it: to see a window, one below it and two beyond.",
+            metavar="LIST",
+        ),
+    ] = "16,24,40",
 ) -> "Diagnosis":
     """Bytes a model keeps between decode steps: KV cache against a fixed recurrent state."""
     from seqdiag.diagnostics.kvcache import KvcacheSpec
@@ -246,6 +261,14 @@ def kvcache(
             head_dim=parse_optional("--head-dim", parse_count, head_dim),
             v_head_dim=parse_optional("--v-head-dim", parse_count, v_head_dim),
             window=parse_optional("--window", parse_count, window),
+            model=model,
+            model_arg=tuple(model_arg or ()),
+            hf=hf,
+            input=choose("--input", input, ("auto", "floats", "tokens", "samples")),
+            d_in=parse_optional("--d-in", parse_count, d_in),
+            vocab=parse_optional("--vocab", parse_count, vocab),
+            layout=choose("--layout", layout, ("btd", "tbd", "bdt")),
+            lengths=parse("--lengths", parse_counts, lengths),
             memory=parse_optional("--memory", parse_size, memory),
             weights=parse_optional("--weights", _parse_weights, weights),
             reserve=parse_optional("--reserve", parse_share, reserve),

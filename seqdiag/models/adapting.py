@@ -84,6 +84,31 @@ def feed(module: nn.Module, feeding: Feeding, generator: torch.Generator) -> Fed
     ) from first.__cause__
 
 
+def raw_inputs(
+    module: nn.Module, feeding: Feeding, generator: torch.Generator
+) -> Iterator[tuple[str, Tensor]]:
+    """Yields what the module may take, likeliest first: token ids, floats or samples, as told."""
+    for kind in _kinds(module, feeding):
+        if kind == "tokens":
+            vocab = _vocab(module, feeding)
+            ids = torch.randint(vocab, (feeding.batch, feeding.seq_len), generator=generator)
+            ids = ids.t().contiguous() if feeding.layout == "tbd" else ids
+            yield f"token ids below {vocab}", ids.to(feeding.device)
+            continue
+        for width in [1] if kind == "samples" else _widths(module, feeding):
+            drawn = torch.randn(feeding.batch, feeding.seq_len, width, generator=generator)
+            x = drawn.to(dtype=feeding.dtype, device=feeding.device)
+            if kind == "samples":
+                yield "samples", x.squeeze(-1)
+            else:
+                yield f"floats of width {width}", _arranged(x, feeding.layout)
+
+
+def _vocab(module: nn.Module, feeding: Feeding) -> int:
+    tables = [m.num_embeddings for m in module.modules() if isinstance(m, nn.Embedding)]
+    return feeding.vocab or min(tables, default=_DEFAULT_VOCAB)
+
+
 def _kinds(module: nn.Module, feeding: Feeding) -> list[InputKind]:
     if feeding.kind != "auto":
         return [feeding.kind]
@@ -134,8 +159,7 @@ def _drawn(feeding: Feeding) -> int:
 
 
 def _feed_tokens(module: nn.Module, feeding: Feeding, generator: torch.Generator) -> Fed:
-    tables = [m.num_embeddings for m in module.modules() if isinstance(m, nn.Embedding)]
-    vocab = feeding.vocab or min(tables, default=_DEFAULT_VOCAB)
+    vocab = _vocab(module, feeding)
     tokens = torch.randint(vocab, (_drawn(feeding), feeding.seq_len), generator=generator)
     tokens = tokens.expand(feeding.batch, -1).contiguous()
     if feeding.layout == "tbd":

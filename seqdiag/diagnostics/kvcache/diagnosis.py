@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from seqdiag.diagnostics.kvcache import by_model
 from seqdiag.diagnostics.kvcache.measuring import instrument
@@ -10,14 +12,17 @@ from seqdiag.diagnostics.kvcache.spec import KvcacheSpec
 from seqdiag.diagnostics.kvcache.subject import Subject, against_of, subjects_of
 from seqdiag.report.result import Diagnosis
 
+if TYPE_CHECKING:
+    from torch import nn
 
-def kvcache(spec: KvcacheSpec) -> Diagnosis:
-    """Returns the diagnosis for `spec`.
+
+def kvcache(spec: KvcacheSpec, modules: Sequence[nn.Module] = ()) -> Diagnosis:
+    """Returns the diagnosis for `spec`; `modules` are measured, as with `spec.model`.
 
     Raises `UsageError` for a model that cannot be read, `UnavailableError` for an absent device.
     """
-    spec.check()
-    subjects = subjects_of(spec)
+    spec.check(bool(modules))
+    subjects = subjects_of(spec, modules)
     view = _by_layer if spec.per_layer else _by_curve if spec.curve else _by_model
     diagnosis = view(spec, subjects)
     layouts = {subject.layout.name: subject.layout for subject in subjects}

@@ -22,14 +22,20 @@ def explain(subjects: Sequence[Subject], tokens: int) -> list[str]:
                 size = subject.allocate(tokens, [part]).total_bytes
                 kept = subject.tensors(part, tokens)
                 shapes = " + ".join("x".join(map(str, tensor.shape)) for tensor in kept)
-                names = "/".join(dict.fromkeys(dtypes.of(tensor.role) for tensor in kept))
+                names = "/".join(
+                    dict.fromkeys(
+                        "bytes" if tensor.role == "pad" else dtypes.of(tensor.role)
+                        for tensor in kept
+                    )
+                )
                 lines.append(
                     f"  {count} x {part.kind}: {part.formula(tokens)}; held {shapes} {names} = "
                     f"{size} B each, {count * size} B"
                 )
         lines.append(f"  total = {subject.total(tokens)} B")
-        fields = ", ".join(f"{name} = {value}" for name, value in layout.fields.items())
-        lines.append(f"  read: {fields}")
+        if layout.fields:
+            fields = ", ".join(f"{name} = {value}" for name, value in layout.fields.items())
+            lines.append(f"  read: {fields}")
         if subject.assumptions:
             lines.append(f"  {subject.assumptions}")
         lines.append(f"  conventions: {subject.engine.conventions}")

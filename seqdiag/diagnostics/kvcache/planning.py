@@ -49,7 +49,7 @@ def weight_bytes(spec: KvcacheSpec, subject: Subject) -> int | None:
 
 def read_bytes(subject: Subject, tokens: int) -> int | None:
     """Returns the cache and state bytes that one decode step of the batch reads."""
-    if subject.unsupported:
+    if subject.unsupported or not subject.engine.knows_parts:
         return None
     states = sum(
         kept.bytes(subject.dtypes)

@@ -38,14 +38,14 @@ def sizes(subject: Subject, tokens: int, parts: Sequence[Part] | None = None) ->
     """Returns the figures of `parts`, of the whole model if None."""
     if subject.unsupported:
         return _NONE
-    need = subject.allocate(tokens, parts)
+    need, known = subject.allocate(tokens, parts), subject.engine.knows_parts
     return Sizes(
         kv_bytes=need.kv_bytes,
         state_bytes=need.state_bytes,
         total_bytes=need.total_bytes,
-        window_bytes=need.window_bytes,
-        cross_bytes=need.cross_bytes,
-        recurrent_bytes=need.recurrent_bytes,
+        window_bytes=need.window_bytes if known else None,
+        cross_bytes=need.cross_bytes if known else None,
+        recurrent_bytes=need.recurrent_bytes if known else None,
         kv_bytes_per_token=subject.per_token(tokens, parts),
-        kv_read_bytes=need.kv_read_bytes,
+        kv_read_bytes=need.kv_read_bytes if known else None,
     )

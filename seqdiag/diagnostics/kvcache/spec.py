@@ -14,6 +14,11 @@ from seqdiag.predict.kv_cache.layout import ITEMSIZE
 from seqdiag.units import format_bytes
 
 DEFAULT_RESERVE = 0.1
+_OF_MODULE = ("model_arg", "input", "d_in", "vocab", "layout", "lengths")
+_OF_FORMULAS = (
+    "engine", "dtype", "k_dtype", "v_dtype", "conv_dtype", "state_dtype", "enc_len", "assume",
+)  # fmt: skip
+_FEWEST_LENGTHS = 3
 MLA_FORMS = ("latent", "latent-and-value", "expanded")
 
 
@@ -47,6 +52,15 @@ class KvcacheSpec:
     head_dim: int | None = None
     v_head_dim: int | None = None
     window: int | None = None
+    model: str | None = None
+    model_arg: tuple[str, ...] = ()
+    hf: str | None = None
+    input: Literal["auto", "floats", "tokens", "samples"] = "auto"
+    d_in: int | None = None
+    vocab: int | None = None
+    layout: Literal["btd", "tbd", "bdt"] = "btd"
+    lengths: tuple[int, ...] = (16, 24, 40)
+    """Tokens of the runs that a module's cache is measured by, rising."""
     memory: int | None = None
     weights: int | Literal["auto"] | None = None
     reserve: float | None = None
@@ -61,9 +75,13 @@ class KvcacheSpec:
     device: str = "auto"
     limit: int | None = None
 
-    def check(self) -> None:
-        """Raises `UsageError` for unknown names and half a description."""
+    def check(self, given: bool = False) -> None:
+        """Raises `UsageError` for unknown names and half a description.
+
+        `given` says that modules at hand are to be measured.
+        """
         check_types(self)
+        self._check_module(given)
         for name in self.engine:
             if name not in ENGINES:
                 raise unknown("--engine", name, ENGINES)
@@ -90,6 +108,15 @@ class KvcacheSpec:
             )
 
     @property
+    def has_module(self) -> bool:
+        """Whether an option names a module to measure."""
+        return self.model is not None or self.hf is not None
+
+    def sizes_by_formula(self, given: bool) -> bool:
+        """Whether any model is sized by formulas, the examples if nothing else is in question."""
+        return bool(self.models) or self.describes_model or not (given or self.has_module)
+
+    @property
     def describes_model(self) -> bool:
         """Whether any option describes a model by its numbers."""
         numbers = (self.layers, self.kv_heads, self.head_dim, self.v_head_dim, self.window)
@@ -109,6 +136,29 @@ class KvcacheSpec:
         memory = self.memory or 0
         reserved = round(memory * (DEFAULT_RESERVE if self.reserve is None else self.reserve))
         return memory - reserved - weights
+
+    def _check_module(self, given: bool) -> None:
+        if self.model is not None and self.hf is not None:
+            raise UsageError("--model and --hf exclude each other")
+        default = KvcacheSpec()
+        measures = given or self.has_module
+        names: tuple[str, ...] = () if measures else _OF_MODULE
+        if not self.sizes_by_formula(given):
+            names = _OF_FORMULAS
+            if settings := list(self.given_settings()):
+                names = (*names, settings[0])
+        for name in names:
+            if getattr(self, name) != getattr(default, name):
+                option = "--" + name.replace("_", "-")
+                if measures:
+                    raise UsageError(f"{option}: a module is measured as it is; leave it out")
+                raise UsageError(f"{option}: needs --model or --hf, a module to measure")
+        rising = sorted(set(self.lengths))
+        if list(self.lengths) != rising or len(rising) < _FEWEST_LENGTHS:
+            raise UsageError(
+                f"--lengths: {','.join(map(str, self.lengths))} is not {_FEWEST_LENGTHS} or more "
+                "rising token counts"
+            )
 
     def _check_memory(self) -> None:
         if self.memory is None:

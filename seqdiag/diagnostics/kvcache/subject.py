@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from seqdiag.diagnostics.kvcache.spec import KvcacheSpec, canonical
 from seqdiag.errors import UsageError
@@ -18,7 +19,11 @@ from seqdiag.predict.kv_cache.layout import (
     Part,
     dtypes_for,
 )
+from seqdiag.predict.kv_cache.measured import Measured
 from seqdiag.predict.kv_cache.subjects import custom_layout, load_subject
+
+if TYPE_CHECKING:
+    from torch import nn
 
 EXAMPLES = ("gqa-32l", "mamba-32l")
 """The subjects when none is named: a grouped-query transformer and a Mamba of the same size."""
@@ -72,6 +77,8 @@ class Subject:
     def assumptions(self) -> str:
         """Says which values the config lacks or gives twice."""
         said = [self.layout.caution] if self.layout.caution else []
+        if self.layout.measured:
+            said.append(self.layout.measured)
         said += self.layout.conflicts
         if self.layout.assumed:
             values = ", ".join(f"{name} = {value}" for name, value in self.layout.assumed.items())
@@ -79,8 +86,21 @@ class Subject:
         return "; ".join(said)
 
 
-def subjects_of(spec: KvcacheSpec) -> list[Subject]:
-    """Returns the models named and described, the examples where there are none."""
+def subjects_of(spec: KvcacheSpec, modules: Sequence[nn.Module] = ()) -> list[Subject]:
+    """Returns the models named, described and measured, the examples where there are none."""
+    subjects = _described(spec) if spec.sizes_by_formula(bool(modules)) else []
+    if not (modules or spec.has_module):
+        return subjects
+    from seqdiag.diagnostics.kvcache.running import measured_layout
+
+    if spec.has_module:
+        subjects.append(subject_of(measured_layout(spec), "measured", spec))
+    return subjects + [
+        subject_of(measured_layout(spec, module), "measured", spec) for module in modules
+    ]
+
+
+def _described(spec: KvcacheSpec) -> list[Subject]:
     layouts = [_load(name, spec) for name in dict.fromkeys(spec.models or _default(spec))]
     if spec.layers is not None and spec.kv_heads is not None and spec.head_dim is not None:
         layouts.append(
@@ -113,8 +133,12 @@ def _default(spec: KvcacheSpec) -> tuple[str, ...]:
 
 
 def subject_of(layout: Layout, engine: str, spec: KvcacheSpec) -> Subject:
-    """Returns a layout as `spec` wants it."""
-    built = ENGINES[engine](spec.settings())
+    """Returns a layout as `spec` wants it; a measured one as it was measured."""
+    if layout.measured:
+        own = dtypes_for(layout, None, None)
+        return Subject(layout, Measured(), own, spec.batch)
+    # What was measured is held against what a mechanism needs.
+    built = ENGINES["ideal" if engine == Measured.name else engine](spec.settings())
     dtypes = _dtypes(layout, built, spec)
     if not built.unsupported(layout, dtypes):
         built.prepare(layout, dtypes)

@@ -217,7 +217,7 @@ class Layer:
 
     @property
     def kind(self) -> str:
-        return "+".join(_kind(part) for part in self.parts) or "none"
+        return "+".join(dict.fromkeys(map(_kind, self.parts))) or "none"
 
 
 def _kind(part: Part) -> str:
@@ -249,6 +249,8 @@ class Layout:
     """How `weight_bytes` is known."""
     caution: str = ""
     """Why the layout may be wrong, if it was assumed rather than read."""
+    measured: str = ""
+    """How the layout was measured on a module, if it was."""
     float32_state: bool = False
     """Whether the model asks every engine for float32 recurrent states."""
 

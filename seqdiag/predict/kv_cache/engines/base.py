@@ -65,6 +65,8 @@ class Engine(ABC):
     """The rules in force, in one line."""
     cache_types: ClassVar[tuple[str, ...]] = tuple(CACHE_TYPES)
     settings_read: ClassVar[frozenset[str]] = frozenset({"tp"})
+    knows_parts: ClassVar[bool] = True
+    """Whether it is known what each part is and how much of it a decode step reads."""
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
