@@ -101,6 +101,8 @@ def test_pytorch_recurrent_layers(layer: type[nn.Module], states: int) -> None:
     module = layer(WIDTH, 24, num_layers=3, batch_first=True)
     (found,) = measured(module, batch=5)
     assert (found["kv_bytes"], found["state_bytes"]) == (0, 5 * states * 3 * 24 * 4)
+    with pytest.raises(UsageError, match="not with the sequences of a batch"):
+        measured(layer(WIDTH, 24))
     (time_first,) = measured(layer(WIDTH, 24), layout="tbd", batch=5)
     assert time_first["state_bytes"] == 5 * states * 24 * 4
 

@@ -23,8 +23,6 @@ class MeasuredCache(Part):
     offset: int
     most: int | None
     entry_bytes: int
-    shared: bool = False
-    """Whether all sequences of a batch share it."""
     kind: ClassVar[str] = "growing"
 
     def held(self, tokens: int) -> int:
@@ -47,7 +45,8 @@ class MeasuredState(Part):
 
     path: str = field(compare=False)
     size: int
-    shared: bool = False
+    shared: bool
+    """Whether all sequences of a batch share it."""
     kind: ClassVar[str] = "fixed"
     is_state: ClassVar[bool] = True
 
@@ -68,7 +67,8 @@ class Measured(Engine):
 
     def tensors(self, part: Part, tokens: int, batch: int, dtypes: Dtypes) -> tuple[Kept, ...]:
         assert isinstance(part, MeasuredCache | MeasuredState)
-        return copies(part.tensors(tokens), 1 if part.shared else batch)
+        shared = isinstance(part, MeasuredState) and part.shared
+        return copies(part.tensors(tokens), 1 if shared else batch)
 
 
 def fit(path: str, itemsize: int, runs: Sequence[tuple[int, Shape]], doubled: Shape) -> Part:
@@ -95,10 +95,16 @@ def fit(path: str, itemsize: int, runs: Sequence[tuple[int, Shape]], doubled: Sh
         )
     if not varying:
         return MeasuredState(path, prod(shapes[0]) * itemsize, shared)
+    if shared:
+        raise UsageError(
+            f"--model: {path} grows with the tokens but not with the sequences of a batch",
+            hint="--layout tbd is for a module that takes time first, as nn.LSTM does unless "
+            "batch_first is set",
+        )
     (axis,) = varying
     entry = prod(n for i, n in enumerate(shapes[0]) if i != axis) * itemsize
     rate, offset, most = _line([(tokens, shape[axis]) for tokens, shape in runs], path)
-    return MeasuredCache(path, rate, offset, most, entry, shared)
+    return MeasuredCache(path, rate, offset, most, entry)
 
 
 def _line(points: Sequence[tuple[int, int]], path: str) -> tuple[int, int, int | None]:
