@@ -18,8 +18,8 @@ demo: $(VENV)/.installed ## Make .venv, install, and answer two questions
 
 setup: $(VENV)/.installed-dev ## Make .venv with the dev tools
 
-test: check ## Lint, check types, run the tests
-	$(BIN)/python -m pytest
+test: check ## Lint, check types, run the tests, a process on each core
+	$(BIN)/python -m pytest -n auto --maxprocesses 8
 
 check: $(VENV)/.installed-dev ## Lint and check types
 	$(BIN)/ruff format --check .

@@ -26,6 +26,10 @@ from seqdiag.ops import interpreter
 if not torch.cuda.is_available():
     os.environ.setdefault(interpreter.VARIABLE, "1")
 
+# The processes of a run in parallel share the cores.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)
+
 # A busy machine is no failure.
 settings.register_profile("seqdiag", deadline=None)
 settings.load_profile("seqdiag")
