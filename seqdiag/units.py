@@ -14,7 +14,7 @@ from typing import TypeVar
 
 _SCALES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)([kmgt]?)", re.IGNORECASE | re.ASCII)
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE | re.ASCII)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?", re.IGNORECASE | re.ASCII)
 _COUNT_FORM = "a whole number such as 4096 or 128k (k = 1024)"
 _LIST_FORM = "numbers and ranges such as 1k,8k,128k or 512:8192:x2 or 10:50:10"
 _LONGEST_LIST = 10_000
@@ -103,11 +103,16 @@ def parse_floats(text: str) -> tuple[float, ...]:
 
 
 def parse_size(text: str) -> int:
-    """Returns the bytes in `text`: `80GiB`, `512M`, `4096`. KB and KiB are both 1024 bytes."""
+    """Returns the bytes in `text`: `80GiB`, `16GB`, `512M`, `4096`.
+
+    GB is 10^9 bytes, as vendors and file sizes have it; GiB and a bare G are 2^30.
+    """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is not a size such as 80GiB, 512MiB or 4096")
-    return int(Decimal(match[1]) * _SCALES[match[2].lower()])
+        raise ValueError(f"{text!r} is not a size such as 80GiB, 16GB or 4096")
+    prefix, decimal = match[2].lower(), (match[3] or "").lower() == "b"
+    scale = 1000 ** " kmgt".index(prefix or " ") if decimal else _SCALES[prefix]
+    return int(Decimal(match[1]) * scale)
 
 
 def parse_seconds(text: str) -> float:

@@ -77,7 +77,15 @@ def test_parse_lists() -> None:
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("80GiB", 80 * 2**30), ("2 GiB", 2**31), ("512M", 2**29), ("4096", 4096), ("1kb", 1024)],
+    [
+        ("80GiB", 80 * 2**30),
+        ("2 GiB", 2**31),
+        ("512M", 2**29),
+        ("4096", 4096),
+        ("1kb", 1000),
+        ("16GB", 16 * 10**9),
+        ("1.5 MB", 1500000),
+    ],
 )
 def test_parse_size(text: str, size: int) -> None:
     assert parse_size(text) == size
