@@ -103,17 +103,26 @@ class _Run:
         """Holds the output files open for the run; whatever was not committed leaves no trace."""
         try:
             for path in self._options.output:
-                self._files.append(OutputFile("--output", path, self._options.force))
+                self._files.append(self._reserve("--output", path))
             if self._options.plot is not None:
-                self._plot = OutputFile("--plot", self._options.plot, self._options.force)
+                self._plot = self._reserve("--plot", self._options.plot)
             details = self._diagnosis.details
             if details is not None and details.path is not None:
-                self._details = OutputFile(details.option, details.path, self._options.force)
+                self._details = self._reserve(details.option, details.path)
             yield
         finally:
             for file in (*self._files, self._plot, self._details):
                 if file is not None:
                     file.discard()
+
+    def _reserve(self, option: str, path: Path) -> OutputFile:
+        """Opens a file that no other output of this run goes to."""
+        taken = [file for file in (*self._files, self._plot) if file is not None]
+        if any(file.is_same(path) for file in taken):
+            raise UsageError(
+                f"{option}: {path} is named twice; each output needs a file of its own"
+            )
+        return OutputFile(option, path, self._options.force)
 
     def measure(self) -> None:
         """Takes the rows as they come, shows progress and streams them to the screen."""

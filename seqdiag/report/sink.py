@@ -84,6 +84,10 @@ class OutputFile:
         except OSError as error:
             raise UsageError(f"{option}: cannot write {path}: {error.strerror}") from None
 
+    def is_same(self, path: Path) -> bool:
+        """Whether `path` is this very file; a device takes any number of outputs."""
+        return not self._special and path.resolve() == self._real
+
     def open(self) -> TextIO:
         """Returns the stream to write text to."""
         return self.temporary.open("w", encoding="utf-8", newline="")

@@ -368,6 +368,15 @@ def test_a_bad_config_json(text: str, message: str, run: Run, tmp_path: Path) ->
     assert ran.out == ""
 
 
+def test_each_output_needs_a_file_of_its_own(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    for options in (("-o", path), ("--leaks-csv", path)):
+        ran = run("receptive-field", "--arch", "gru", "--seq-len", 8, "-o", path, *options)
+        assert (ran.code, ran.out) == (2, "")
+        assert "is named twice" in ran.err
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_existing_file_needs_force(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "r.csv"
     path.write_text("mine")

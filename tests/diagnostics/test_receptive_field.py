@@ -238,11 +238,19 @@ def test_encoders_that_reflect_leak_at_the_start_only() -> None:
     assert "reflect padding" in row(arch=["encodec-encoder"], hidden=4)["note"]
 
 
+class LastStep(nn.Module):
+    """Of a width that it may take for a length."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, -1]
+
+
 @pytest.mark.parametrize(
     ("make", "options", "message"),
     [
         (zoo.Noisy, {}, "is random in eval mode"),
         (zoo.LearnedPositions, {}, "takes 48 steps at most, not 64"),
+        (LastStep, {}, "the output has no time axis"),
         (nn.Identity, {"position": "64"}, "--position: 64 is not among the outputs"),
         (nn.Identity, {"dtype": "float16"}, "--dtype: 'float16' is not one of"),
     ],

@@ -58,14 +58,19 @@ def _say_its_limit(
     low, high = 0, seq_len
     while high - low > 1:
         middle = (low + high) // 2
-        try:
-            subject.fed(spec, middle, 2, device)
-            low = middle
-        except UsageError:
-            high = middle
-    if low:
+        low, high = (middle, high) if _takes(spec, subject, device, middle) else (low, middle)
+    # A width may pass for a time axis at one length, but not at two.
+    if low > 1 and _takes(spec, subject, device, low - 1):
         raise UsageError(
             f"--seq-len: {subject.name} takes {low} steps at most, not {seq_len}: it may have "
             "learned positions",
             hint=f"--seq-len {low}",
         )
+
+
+def _takes(spec: ReceptiveFieldSpec, subject: Subject, device: torch.device, seq_len: int) -> bool:
+    try:
+        subject.fed(spec, seq_len, 2, device)
+    except UsageError:
+        return False
+    return True
