@@ -53,6 +53,15 @@ def test_the_rate_is_marginal_at_the_context() -> None:
     ]
 
 
+def test_the_state_is_told_in_tokens_of_cache() -> None:
+    """Qwen3.5 27B: 48 x (48 x 128 x 128 float32 + 10240 x 3 bfloat16) over 16 x 2 x 4 x 256 x 2."""
+    spec = KvcacheSpec(models=("qwen3.5-27b", "llama-3.1-8b"), ctx=(32768,), batch=2)
+    findings = kvcache(spec).run().findings
+    assert [line for line in findings if "state of" in line] == [
+        "The state of qwen3.5-27b, 293.6 MiB, is the cache of 2349 tokens."
+    ]
+
+
 def test_crossover_against_any_model() -> None:
     (row,) = rows(models=("gqa-32l",), against="jamba-v0.1", ctx=(1024,))
     state = 28 * (3 * 8192 * 2 + 8192 * 16 * 4)

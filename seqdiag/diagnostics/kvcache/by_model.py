@@ -140,6 +140,13 @@ def conclude(rows: Sequence[KvcacheRow], against: Layout | None) -> list[str]:
     )
     findings = [f"Held at {format_tokens(largest)} tokens: {held}."] if held else []
     findings += [
+        f"The state of {row.model}{f' in {row.engine}' if several else ''}, "
+        f"{format_bytes(row.state_bytes)}, is the cache of "
+        f"{round(row.state_bytes / (row.batch * row.kv_bytes_per_token))} tokens."
+        for row in at
+        if row.state_bytes and row.kv_bytes_per_token
+    ]
+    findings += [
         f"{row.model} first holds as much as {against.name} at {row.crossover_tokens} tokens."
         for row in at
         if against is not None and row.crossover_tokens is not None
