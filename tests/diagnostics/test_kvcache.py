@@ -145,3 +145,9 @@ def test_options_that_do_not_fit(spec: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as caught:
         kvcache(KvcacheSpec(**spec))
     assert message in caught.value.message
+
+
+@pytest.mark.parametrize("also", [{"against": "mamba-32l"}, {"bandwidth": 1e12}, {"memory": 2**30}])
+def test_a_layer_has_no_place_for_what_is_of_a_model(also: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="is of a whole model; leave out --per-layer"):
+        rows(per_layer=True, **also)

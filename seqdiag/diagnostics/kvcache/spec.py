@@ -99,8 +99,8 @@ class KvcacheSpec:
             if dtype is not None and canonical(dtype) not in ITEMSIZE:
                 raise unknown(option, dtype, ITEMSIZE)
         self._check_settings()
+        self._check_views()
         self._check_memory()
-        self._check_curve()
         described = (self.layers, self.kv_heads, self.head_dim)
         if self.describes_model and None in described:
             raise UsageError(
@@ -166,8 +166,6 @@ class KvcacheSpec:
                 if value is not None:
                     raise UsageError(f"{option}: needs --memory")
             return
-        if self.per_layer:
-            raise UsageError("--memory: sizes a whole model; leave out --per-layer")
         if self.weights is None:
             raise UsageError(
                 "--memory: needs --weights, the bytes of the weights on the device",
@@ -184,18 +182,20 @@ class KvcacheSpec:
                 f"{format_bytes(self.weights)}"
             )
 
-    def _check_curve(self) -> None:
-        """Refuses what a size at every context has no place for."""
-        others = {
-            "--per-layer": self.per_layer,
-            "--measure": self.measure,
+    def _check_views(self) -> None:
+        """Refuses what a view has no column for."""
+        of_a_model = {
             "--memory": self.memory is not None,
             "--bandwidth": self.bandwidth is not None,
             "--against": self.against is not None,
         }
-        for option, given in others.items():
+        of_a_context = {"--per-layer": self.per_layer, "--measure": self.measure, **of_a_model}
+        for option, given in of_a_context.items():
             if self.curve and given:
                 raise UsageError(f"--curve: is of every context; leave out {option}")
+        for option, given in of_a_model.items():
+            if self.per_layer and given:
+                raise UsageError(f"{option}: is of a whole model; leave out --per-layer")
 
     def _check_settings(self) -> None:
         """Refuses a flag that no engine in question has."""
