@@ -14,8 +14,9 @@ from triton.runtime import interpreter
 
 installed = False
 _np_dtype = interpreter._get_np_dtype
-_fits = interpreter._validate_np_data_size
-_post_init = interpreter.TensorHandle.__post_init__
+# Handles check their size from triton 3.6 on.
+_fits = getattr(interpreter, "_validate_np_data_size", None)
+_make_handle = interpreter.TensorHandle.__init__
 
 
 def install() -> None:
@@ -25,8 +26,9 @@ def install() -> None:
         return
     installed = True
     interpreter._get_np_dtype = _get_np_dtype
-    interpreter._validate_np_data_size = _holds
-    interpreter.TensorHandle.__post_init__ = _rounded_when_made
+    if _fits is not None:
+        interpreter._validate_np_data_size = _holds
+    interpreter.TensorHandle.__init__ = _make_rounded_handle
     builder = interpreter.InterpreterBuilder
     builder.get_bf16 = _get_bf16
     builder.create_masked_load = _masked_load
@@ -58,11 +60,12 @@ def _get_np_dtype(dtype: Any) -> Any:
 
 
 def _holds(data: Any, dtype: Any) -> bool:
+    assert _fits is not None
     return _is_bf16(dtype) or bool(_fits(data, dtype))
 
 
-def _rounded_when_made(handle: Any) -> None:
-    _post_init(handle)
+def _make_rounded_handle(handle: Any, *args: Any, **kwargs: Any) -> None:
+    _make_handle(handle, *args, **kwargs)
     if _is_bf16(handle.dtype) and np.issubdtype(handle.data.dtype, np.floating):
         handle.data = from_bits(to_bits(handle.data))
 
