@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from seqdiag.config import config_names
 from seqdiag.diagnostics.kvcache import KvcacheSpec, kvcache
 from seqdiag.diagnostics.kvcache.subject import Subject, subject_of
 from seqdiag.errors import UsageError
@@ -23,6 +24,7 @@ from seqdiag.predict.kv_cache.layout import (
     Layout,
     RecurrentState,
 )
+from seqdiag.predict.kv_cache.subjects import load_subject
 
 MIB = 2**20
 small = st.integers(min_value=1, max_value=16)
@@ -33,10 +35,17 @@ parts = st.one_of(
     st.builds(ConvState, small, small),
     st.builds(RecurrentState, st.tuples(small, small)),
 )
-layouts = st.builds(
-    lambda layers: Layout("m", tuple(Layer(tuple(parts)) for parts in layers), "bfloat16"),
-    st.lists(st.lists(parts, max_size=2), min_size=1, max_size=4),
-)
+sparse = st.builds(Latent, small, small, st.just(128), topk=st.integers(0, 900))
+
+
+def layouts_of(parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Layout]:
+    return st.builds(
+        lambda layers: Layout("m", tuple(Layer(tuple(parts)) for parts in layers), "bfloat16"),
+        st.lists(st.lists(parts, max_size=2), min_size=1, max_size=4),
+    )
+
+
+layouts = layouts_of(parts)
 engines = st.sampled_from(["ideal", "transformers", "vllm", "llama.cpp", "sglang"])
 
 
@@ -78,6 +87,49 @@ def test_engines_hold_at_least_the_need(layout: Layout, engine: str, t: int, bat
     same = {"dtype": "bfloat16", "conv_dtype": "bfloat16", "state_dtype": "float32"}
     held = subject(layout, engine, batch=batch, **same).total(t)
     assert held >= subject(layout, "ideal", batch=batch, **same).total(t)
+
+
+@settings(deadline=None)
+@given(layouts_of(parts | sparse), engines, tokens, st.integers(1, 4))
+def test_a_step_reads_no_more_than_is_held(layout: Layout, engine: str, t: int, batch: int) -> None:
+    sized = subject(layout, engine, batch=batch)
+    need = sized.allocate(t)
+    if engine == "transformers":  # after the step a window has dropped a token that the step read
+        assert need.kv_read_bytes <= subject(layout, "ideal", batch=batch).allocate(t).kv_bytes
+    else:
+        assert need.kv_read_bytes <= need.kv_bytes
+
+
+@pytest.mark.parametrize("model", sorted(config_names("models")))
+@pytest.mark.parametrize("engine", ["ideal", "vllm", "llama.cpp", "sglang"])
+def test_presets_read_what_they_hold(model: str, engine: str) -> None:
+    """All of a full page, but for a window's room for a prefill and what DSA does not choose."""
+    sized = subject(load_subject(model), engine)
+    if sized.unsupported:
+        return
+    t = 4096 * sized.engine.granule
+    need = sized.allocate(t)
+    chosen = any(isinstance(part, Latent) and part.topk for part in sized.layout.parts())
+    if chosen:
+        assert need.kv_read_bytes < need.kv_bytes
+    elif not need.window_bytes and not need.cross_bytes:
+        assert need.kv_read_bytes == need.kv_bytes
+
+
+def test_an_expanded_latent_is_read_as_it_is_stored() -> None:
+    """DeepSeek-V3, 61 layers: 128 heads x (192 + 128) against one row of 512 + 64."""
+    options: dict[str, Any] = {"engine": ("llama.cpp",), "ctx": (32768,)}
+    expanded = row("deepseek-v3", mla="expanded", **options)
+    assert expanded["kv_read_bytes"] == 61 * 32768 * 128 * (192 + 128) * 2
+    assert row("deepseek-v3", **options)["kv_read_bytes"] == 61 * 32768 * (512 + 64) * 2
+
+
+def test_a_sparse_step_reads_the_chosen_latents_and_every_index_key() -> None:
+    """DeepSeek-V3.2, 61 layers: 2048 of the tokens, each 512 + 64; a key of 128 of every token."""
+    found = row("deepseek-v3.2", ctx=(32768,))
+    assert found["kv_read_bytes"] == 61 * 2 * (2048 * (512 + 64) + 32768 * 128)
+    scaled = row("deepseek-v3.2", ctx=(32768,), engine=("vllm",))
+    assert scaled["kv_read_bytes"] == 61 * (2 * 2048 * (512 + 64) + 32768 * (128 + 4))
 
 
 @settings(deadline=None)

@@ -48,7 +48,7 @@ def _of(part: Part, tokens: int, heads: int | None) -> int | None:
         return 4 * heads * part.encoder_tokens * part.head_dim
     if isinstance(part, Latent):
         # Queries are taken into the latent space once: scores over rank + rotary, sums over rank.
-        seen = min(tokens, part.topk) if part.topk else tokens
+        seen = part.attended(tokens)
         attended = 2 * heads * seen * (2 * part.rank + part.rope_dim)
         if not part.index_dim:
             return attended

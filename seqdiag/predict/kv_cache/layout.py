@@ -157,6 +157,10 @@ class Latent(Part):
             kept += (Kept((tokens, self.index_dim), "index"),)
         return kept
 
+    def attended(self, tokens: int) -> int:
+        """Returns how many of the tokens a step attends to."""
+        return min(tokens, self.topk) if self.topk else tokens
+
     def formula(self, tokens: int) -> str:
         index = f" + {self.index_dim} indexer key" if self.index_dim else ""
         return f"({self.rank} latent + {self.rope_dim} rotary key{index}) x {tokens} tokens"

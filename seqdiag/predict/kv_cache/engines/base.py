@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable
@@ -15,6 +16,7 @@ from seqdiag.predict.kv_cache.layout import (
     DtypeChoice,
     Dtypes,
     Kept,
+    Latent,
     Layout,
     Part,
 )
@@ -124,14 +126,31 @@ class Engine(ABC):
                 )
                 continue
             sums["kv_bytes"] += size
-            # Each cached key and value in reach is read once by one decode step.
-            needed = self.sharded(part).tensors(tokens)
-            sums["kv_read_bytes"] += count * batch * sum(tensor.bytes(dtypes) for tensor in needed)
+            read = self.read(part, tokens)
+            sums["kv_read_bytes"] += count * batch * sum(tensor.bytes(dtypes) for tensor in read)
             if isinstance(part, Attention) and part.window is not None:
                 sums["window_bytes"] += size
             if isinstance(part, CrossAttention):
                 sums["cross_bytes"] += size
         return Allocation(**sums)
+
+    def read(self, part: Part, tokens: int) -> tuple[Kept, ...]:
+        """Returns what one decode step of one sequence reads of a cache, as it is stored.
+
+        Each key and value in reach is read once. An indexer reads all of its keys to choose the
+        tokens whose latents are read.
+        """
+        part = self.sharded(part)
+        if not isinstance(part, Latent):
+            return part.tensors(tokens)
+        whole = self.latent(part, tokens)
+        chosen = self.latent(dataclasses.replace(part, index_dim=0), part.attended(tokens))
+        # Without the indexer's keys, the last of the whole, nothing can be chosen.
+        return chosen + whole[len(chosen) :] if len(whole) > len(chosen) else whole
+
+    def latent(self, part: Latent, cells: int) -> tuple[Kept, ...]:
+        """Returns the tensors of a latent for `cells` tokens; an indexer's key is the last."""
+        return part.tensors(cells)
 
     def sharded(self, part: Part) -> Part:
         """Returns what one of `tp` ranks holds of a part."""

@@ -50,7 +50,7 @@ class LlamaCpp(Engine):
         if isinstance(part, CrossAttention):
             return copies(part.cells(round_up(part.encoder_tokens, _PAD)), slots)
         if isinstance(part, Latent):
-            return copies(self._latent(part, context), streams)
+            return copies(self.latent(part, context), streams)
         assert isinstance(part, Attention)
         return copies(part.cells(self._cells(part, context, slots)), streams)
 
@@ -60,7 +60,7 @@ class LlamaCpp(Engine):
         sharing = slots if self.settings.unified else 1
         return round_up(min(context, part.window * sharing + self.settings.ubatch), _PAD)
 
-    def _latent(self, part: Latent, cells: int) -> tuple[Kept, ...]:
+    def latent(self, part: Latent, cells: int) -> tuple[Kept, ...]:
         """The latent and the rotary key are one row; an indexer key is another."""
         if self.settings.mla == "expanded":
             if part.expanded is None:

@@ -21,7 +21,8 @@ class SGLang(Engine):
 
     def tensors(self, part: Part, tokens: int, batch: int, dtypes: Dtypes) -> tuple[Kept, ...]:
         part = self.sharded(part)
-        kept = part.tensors(tokens)
-        if isinstance(part, Latent):
-            kept = with_index_scale(kept, tokens)
+        kept = self.latent(part, tokens) if isinstance(part, Latent) else part.tensors(tokens)
         return copies(kept, batch + 1 if part.is_state else batch)
+
+    def latent(self, part: Latent, cells: int) -> tuple[Kept, ...]:
+        return with_index_scale(part.tensors(cells), cells)

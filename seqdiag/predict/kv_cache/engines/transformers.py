@@ -30,5 +30,10 @@ class Transformers(Engine):
             part = dataclasses.replace(part, columns=part.columns + 1)
         return copies(part.tensors(tokens), batch)
 
+    def read(self, part: Part, tokens: int) -> tuple[Kept, ...]:
+        if isinstance(part, Attention) and part.library_heads:
+            part = dataclasses.replace(part, kv_heads=part.library_heads, library_heads=None)
+        return super().read(part, tokens)
+
     def breakpoints(self, part: Part) -> set[int]:
         return {point - 1 for point in super().breakpoints(part)}

@@ -104,10 +104,12 @@ class Vllm(Engine):
         if isinstance(part, CrossAttention):
             return copies(part.cells(round_up(part.encoder_tokens, self.block)), batch)
         if isinstance(part, Latent):
-            held = round_up(tokens, self.block)
-            return copies(with_index_scale(part.tensors(held), held), batch)
+            return copies(self.latent(part, round_up(tokens, self.block)), batch)
         assert isinstance(part, Attention)
         return copies(part.cells(self._cells(part, tokens)), batch)
+
+    def latent(self, part: Latent, cells: int) -> tuple[Kept, ...]:
+        return with_index_scale(part.tensors(cells), cells)
 
     def _cells(self, part: Attention, tokens: int) -> int:
         if part.window is None:
