@@ -41,7 +41,7 @@ def rows(spec: KvcacheSpec, subjects: Sequence[Subject]) -> Iterator[KvcacheCurv
         if subject.unsupported:
             yield _row(subject, 0, None, "unsupported", subject.unsupported)
             continue
-        found = pieces(subject.total, subject.engine.granule)
+        found = pieces(subject.peak, subject.step)
         for index, piece in enumerate(found):
             cut = len(found) == MOST_PIECES and index == MOST_PIECES - 1
             note = f"only the first {MOST_PIECES} pieces: the size goes on bending" if cut else ""
@@ -78,9 +78,9 @@ def _row(
         to_tokens=last,
         constant_bytes=piece.constant if piece else None,
         bytes_per_token=piece.slope if piece else None,
-        step_tokens=subject.engine.granule if piece else None,
-        from_bytes=subject.total(first) if first else None,
-        to_bytes=subject.total(last) if last else None,
+        step_tokens=subject.step if piece else None,
+        from_bytes=subject.peak(first) if first else None,
+        to_bytes=subject.peak(last) if last else None,
         growing=_growing(subject, piece) if piece else "",
         status=status,
         note="; ".join(filter(None, (note, subject.assumptions))),
@@ -89,7 +89,7 @@ def _row(
 
 def _growing(subject: Subject, piece: Piece) -> str:
     """Returns the layers whose size differs between two steps within the piece."""
-    step = subject.engine.granule
+    step = subject.step
     start = piece.first + step - 1
     kinds: Counter[str] = Counter()
     for layer, count in Counter(subject.layout.layers).items():

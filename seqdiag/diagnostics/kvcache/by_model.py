@@ -189,8 +189,8 @@ def _crossover(
     other = subject_of(against, subject.engine.name, spec)
     if other.unsupported:
         return None, f"{against.name}: {other.unsupported}"
-    if subject.engine.granule > 1 or other.engine.granule > 1:
-        reached = first_reach_of_steps(subject.total, other.total)
+    if subject.step > 1 or other.step > 1:
+        reached = first_reach_of_steps(subject.peak, other.peak)
     else:
         points = subject.breakpoints() | other.breakpoints()
         reached = first_reach(subject.total, other.total, points)

@@ -22,8 +22,8 @@ class Room:
 def plan(spec: KvcacheSpec, subject: Subject, tokens: int) -> tuple[Room, str]:
     """Returns what fits in the memory that weights and the reserve leave, and a note.
 
-    Both are exact: the sizes never fall with context or batch, so bisection finds the last that
-    fits.
+    Both are exact: the most held up to a context never falls with it or with the batch, so
+    bisection finds the last that fits.
     """
     if spec.memory is None or subject.unsupported:
         return Room(), ""
@@ -31,8 +31,8 @@ def plan(spec: KvcacheSpec, subject: Subject, tokens: int) -> tuple[Room, str]:
     room = spec.cache_room(weights)
     if room < 0:
         return Room(0, 0), f"the weights alone, {format_bytes(weights)}, do not fit"
-    longest = _last(lambda count: subject.total(count) <= room)
-    most = _last(lambda count: subject.of_batch(count).total(tokens) <= room)
+    longest = _last(lambda count: subject.peak(count) <= room)
+    most = _last(lambda count: subject.of_batch(count).peak(tokens) <= room)
     if longest == MAX_COUNT:
         # A state of fixed size: the context does not matter.
         return Room(None, most), "any context fits"

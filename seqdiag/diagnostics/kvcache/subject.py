@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import lcm
 from typing import TYPE_CHECKING
 
 from seqdiag.diagnostics.kvcache.spec import KvcacheSpec, canonical
@@ -53,6 +54,16 @@ class Subject:
         return self.allocate(tokens).total_bytes
 
     @property
+    def step(self) -> int:
+        """Tokens after which the size is on its line again: a page, or the period of a sawtooth."""
+        return lcm(self.engine.granule, *{part.period for part in self.layout.parts()})
+
+    def peak(self, tokens: int) -> int:
+        """Returns the most bytes held at any context up to `tokens`. It never falls."""
+        period = lcm(*{part.period for part in self.layout.parts()})
+        return max(self.total(t) for t in range(max(tokens - period + 1, 1), tokens + 1))
+
+    @property
     def unsupported(self) -> str:
         """Why the engine cannot hold this, if it cannot."""
         return self.engine.unsupported(self.layout, self.dtypes)
@@ -62,8 +73,8 @@ class Subject:
         return None if self.unsupported else self.engine.work_bytes(self.layout, self.dtypes)
 
     def per_token(self, tokens: int, parts: Sequence[Part] | None = None) -> int:
-        """Returns the growth for one more token, averaged over the engine's page."""
-        page = self.engine.granule
+        """Returns the growth for one more token, averaged over a step."""
+        page = self.step
         more = self.allocate(tokens + page, parts).kv_bytes
         return (more - self.allocate(tokens, parts).kv_bytes) // (self.batch * page)
 

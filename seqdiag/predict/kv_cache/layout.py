@@ -66,6 +66,11 @@ class Part(ABC):
         """Returns the token count from which the size no longer grows, if there is one."""
         return None
 
+    @property
+    def period(self) -> int:
+        """Tokens after which a size that rises and falls is on its line again; 1: never."""
+        return 1
+
 
 @dataclass(frozen=True, slots=True)
 class Attention(Part):
@@ -182,11 +187,13 @@ class ConvState(Part):
     """Whether transformers, too, keeps no column more than is needed."""
     shift: bool = False
     """Whether it is RWKV's token shift, which mixes columns rather than convolve them."""
+    wide: bool = False
+    """Whether it is kept in the dtype of recurrent states."""
     kind: ClassVar[str] = "conv"
     is_state: ClassVar[bool] = True
 
     def tensors(self, tokens: int) -> tuple[Kept, ...]:
-        return (Kept((self.channels, self.columns), "conv"),)
+        return (Kept((self.channels, self.columns), "state" if self.wide else "conv"),)
 
     def formula(self, tokens: int) -> str:
         return f"{self.channels} channels x {self.columns} columns"

@@ -12,6 +12,7 @@ from typing import ClassVar, Literal
 from seqdiag.predict.kv_cache.cache_types import CACHE_TYPES
 from seqdiag.predict.kv_cache.layout import (
     Attention,
+    ConvState,
     CrossAttention,
     DtypeChoice,
     Dtypes,
@@ -20,6 +21,7 @@ from seqdiag.predict.kv_cache.layout import (
     Layout,
     Part,
 )
+from seqdiag.predict.kv_cache.special import SpecialPart
 
 MlaForm = Literal["latent", "latent-and-value", "expanded"]
 
@@ -69,6 +71,8 @@ class Engine(ABC):
     settings_read: ClassVar[frozenset[str]] = frozenset({"tp"})
     knows_parts: ClassVar[bool] = True
     """Whether it is known what each part is and how much of it a decode step reads."""
+    takes_special: ClassVar[bool] = False
+    """Whether it is known how mechanisms of single families are stored."""
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
@@ -87,6 +91,9 @@ class Engine(ABC):
 
     def unsupported(self, layout: Layout, dtypes: Dtypes) -> str:
         """Returns why the engine cannot hold this model in these dtypes; empty if it can."""
+        special = [part for part in layout.parts() if isinstance(part, SpecialPart)]
+        if special and not self.takes_special:
+            return f"how {self.name} keeps a layer of the kind {special[0].kind} is not known"
         for name in dict.fromkeys((dtypes.kv, dtypes.value or dtypes.kv)):
             if name not in self.cache_types:
                 return f"{self.name} has no {name} cache; it has {', '.join(self.cache_types)}"
@@ -121,9 +128,10 @@ class Engine(ABC):
             size = count * sum(tensor.bytes(dtypes) for tensor in kept)
             if part.is_state:
                 sums["state_bytes"] += size
-                sums["recurrent_bytes"] += count * sum(
-                    tensor.bytes(dtypes) for tensor in kept if tensor.role == "state"
-                )
+                if not isinstance(part, ConvState):
+                    sums["recurrent_bytes"] += count * sum(
+                        tensor.bytes(dtypes) for tensor in kept if tensor.role == "state"
+                    )
                 continue
             sums["kv_bytes"] += size
             read = self.read(part, tokens)
@@ -141,6 +149,8 @@ class Engine(ABC):
         tokens whose latents are read.
         """
         part = self.sharded(part)
+        if isinstance(part, SpecialPart):
+            return part.read(tokens)
         if not isinstance(part, Latent):
             return part.tensors(tokens)
         whole = self.latent(part, tokens)

@@ -10,6 +10,7 @@ class Ideal(Engine):
     """The bare need."""
 
     name = "ideal"
+    takes_special = True
     conventions = (
         "ideal: a window of W counts the current token; a convolution of kernel K keeps K-1 "
         "columns; a latent is kept once for all heads"

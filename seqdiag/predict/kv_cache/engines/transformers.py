@@ -7,12 +7,14 @@ import dataclasses
 from seqdiag.predict.kv_cache.cache_types import FLOATS
 from seqdiag.predict.kv_cache.engines.base import Engine, copies
 from seqdiag.predict.kv_cache.layout import Attention, ConvState, Dtypes, Kept, Part
+from seqdiag.predict.kv_cache.special import SpecialPart
 
 
 class Transformers(Engine):
     """Windows keep what the next step sees; convolutions one column more than they need."""
 
     name = "transformers"
+    takes_special = True
     conventions = (
         "transformers 5.24: a window of W keeps W-1 tokens after a step; a convolution of kernel K "
         "keeps K columns; latents are kept, not expanded"
@@ -21,6 +23,8 @@ class Transformers(Engine):
 
     def tensors(self, part: Part, tokens: int, batch: int, dtypes: Dtypes) -> tuple[Kept, ...]:
         part = self.sharded(part)
+        if isinstance(part, SpecialPart):
+            return copies(part.library(tokens), batch)
         if isinstance(part, Attention):
             held = tokens
             if part.window is not None and part.trimmed:

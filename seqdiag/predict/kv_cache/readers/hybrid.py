@@ -181,3 +181,72 @@ def read_lfm2(fields: Fields) -> tuple[Layer, ...]:
         return ["full" if i in listed else "linear" for i in range(layers)]
 
     return read_mixed(fields, parts, fallback)
+
+
+def read_zaya(fields: Fields) -> tuple[Layer, ...]:
+    """ZAYA: attention whose queries and keys pass two short convolutions, in every layer."""
+    kv_heads, head_dim = read_heads(fields)
+    layers = layer_count(fields)
+    kinds = fields.layer_kinds(layers, _ZAYA) or ["full"] * layers
+    window = fields.integer("sliding_window") if "sliding" in kinds else None
+    columns = fields.integer("cca_time0", default=2) + fields.integer("cca_time1", default=2) - 2
+    if columns < 1 or kv_heads * head_dim % 2:
+        raise fields.inconsistent("cca_time0, cca_time1 and num_key_value_heads keep no state")
+    channels = (fields.integer("num_attention_heads") + kv_heads) * head_dim
+    states = (
+        ConvState(channels, columns, exact=True),
+        # Half of the values come from the token before.
+        ConvState(kv_heads * head_dim // 2, 1, exact=True, shift=True),
+    )
+    by_kind = {
+        "full": Layer((Attention(kv_heads, head_dim, head_dim), *states)),
+        "sliding": Layer((Attention(kv_heads, head_dim, head_dim, window), *states)),
+    }
+    return tuple(by_kind[kind] for kind in kinds)
+
+
+_ZAYA = {"hybrid": "full", "hybrid_sliding": "sliding"}
+
+
+def read_inkling(fields: Fields) -> tuple[Layer, ...]:
+    """Inkling: every layer convolves keys, values and both of its outputs, in float32."""
+    layers = layer_count(fields)
+    kinds = fields.layer_kinds(layers, _ZAYA)
+    if kinds is None and fields.has("local_layer_ids"):
+        local = fields.integers("local_layer_ids", minimum=0)
+        kinds = ["sliding" if i in local else "full" for i in range(layers)]
+    if kinds is None:
+        fields.assumed["layer_types"] = "a window but for every sixth layer"
+        kinds = ["sliding" if (i + 1) % 6 else "full" for i in range(layers)]
+    window = fields.integer(fields.given("sliding_window_size") or "sliding_window_size")
+    columns = fields.integer("conv_kernel_size", default=4) - 1
+    hidden = fields.integer("hidden_size")
+
+    def layer(heads: int, dim: int, window: int | None) -> Layer:
+        channels = 2 * heads * dim + 2 * hidden
+        return Layer((Attention(heads, dim, dim, window), ConvState(channels, columns, wide=True)))
+
+    by_kind = {
+        "full": layer(*read_heads(fields), None),
+        "sliding": layer(
+            fields.integer("swa_num_key_value_heads"), fields.integer("swa_head_dim"), window
+        ),
+    }
+    return tuple(by_kind[kind] for kind in kinds)
+
+
+def read_inkling_loop(fields: Fields) -> tuple[Layer, ...]:
+    """Inkling 2 Loop: layers in the middle run several times, each time with a cache."""
+    layers = read_inkling(fields)
+    inner, names = fields, ("loop_layer_index_start", "loop_layer_index_end", "loop_num_passes")
+    published = fields.raw("loop_config")
+    if isinstance(published, dict):
+        inner = Fields(published, f"{fields.where}: loop_config")
+        names = ("core_start", "core_end", "num_passes")
+    first, last, passes = (
+        inner.integer(name, default=default)
+        for name, default in zip(names, (6, 18, 3), strict=True)
+    )
+    if not first < last <= len(layers):
+        raise fields.inconsistent(f"the loop from {first} to {last} is not within the layers")
+    return layers + layers[first:last] * (passes - 1)

@@ -21,19 +21,20 @@ _DELTA = LINEAR + 2
 def read_delta_net(fields: Fields) -> tuple[Layer, ...]:
     """Gated DeltaNet (arXiv 2412.06464): Hv x dk x dv, and a convolution over q, k and v."""
 
-    def parts() -> tuple[Part, ...]:
-        key_heads = fields.integer("linear_num_key_heads")
-        value_heads = fields.integer("linear_num_value_heads")
-        key_dim = fields.integer("linear_key_head_dim")
-        value_dim = fields.integer("linear_value_head_dim")
-        channels = 2 * key_heads * key_dim + value_heads * value_dim
-        columns = fields.integer("linear_conv_kernel_dim") - 1
-        return (
-            ConvState(channels, columns),
-            RecurrentState((value_heads, key_dim, value_dim), _DELTA),
-        )
+    return read_mixed(fields, lambda: delta_net_parts(fields), _full_at_every)
 
-    return read_mixed(fields, parts, _full_at_every)
+
+def delta_net_parts(fields: Fields) -> tuple[Part, ...]:
+    key_heads = fields.integer("linear_num_key_heads")
+    value_heads = fields.integer("linear_num_value_heads")
+    key_dim = fields.integer("linear_key_head_dim")
+    value_dim = fields.integer("linear_value_head_dim")
+    channels = 2 * key_heads * key_dim + value_heads * value_dim
+    columns = fields.integer("linear_conv_kernel_dim") - 1
+    return (
+        ConvState(channels, columns),
+        RecurrentState((value_heads, key_dim, value_dim), _DELTA),
+    )
 
 
 def _full_at_every(fields: Fields, layers: int) -> list[str]:
@@ -53,24 +54,30 @@ def read_kimi_linear(fields: Fields) -> tuple[Layer, ...]:
     published = fields.raw("linear_attn_config")
     if isinstance(published, dict):
         inner = Fields(published, f"{fields.where}: linear_attn_config")
-        heads, dim = inner.integer("num_heads"), inner.integer("head_dim")
-        kernel = inner.integer("short_conv_kernel_size", default=4)
         listed = set(inner.integers("full_attn_layers"))
         if max(listed) > layers:
             raise fields.inconsistent(f"full_attn_layers names layer {max(listed)} of {layers}")
         kinds = ["full" if i + 1 in listed else "linear" for i in range(layers)]
     else:
-        heads, dim = fields.integer("linear_num_heads"), fields.integer("linear_head_dim")
-        kernel = fields.integer("linear_conv_kernel_dim", default=4)
         given = fields.layer_kinds(layers, KINDS)
         every = 4
         if given is None and fields.has("layer_group_size"):
             every = fields.integer("layer_group_size")
         kinds = given or ["linear" if (i + 1) % every else "full" for i in range(layers)]
-    state = Layer(
-        (ConvState(3 * heads * dim, kernel - 1), RecurrentState((heads, dim, dim), _DELTA))
-    )
+    state = Layer(kda_parts(fields))
     return tuple(full if kind == "full" else state for kind in kinds)
+
+
+def kda_parts(fields: Fields) -> tuple[Part, ...]:
+    """The state of Kimi Delta Attention, in the fields of the model or in `linear_attn_config`."""
+    inner, names = fields, ("linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim")
+    published = fields.raw("linear_attn_config")
+    if isinstance(published, dict):
+        inner = Fields(published, f"{fields.where}: linear_attn_config")
+        names = ("num_heads", "head_dim", "short_conv_kernel_size")
+    heads, dim = inner.integer(names[0]), inner.integer(names[1])
+    kernel = inner.integer(names[2], default=4)
+    return (ConvState(3 * heads * dim, kernel - 1), RecurrentState((heads, dim, dim), _DELTA))
 
 
 def read_minimax(fields: Fields) -> tuple[Layer, ...]:

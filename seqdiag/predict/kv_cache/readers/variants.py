@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from seqdiag.predict.kv_cache.fields import Fields
-from seqdiag.predict.kv_cache.layout import Attention, Layer
+from seqdiag.predict.kv_cache.layout import Attention, CrossAttention, Layer
 from seqdiag.predict.kv_cache.readers.attention import (
     KINDS,
+    attention_kinds,
     hidden_per_head,
     layer_count,
     read_heads,
     read_mixed,
 )
+from seqdiag.predict.kv_cache.special import HiddenStates, PromptedAttention
 
 
 def read_hidden(fields: Fields) -> tuple[Layer, ...]:
@@ -185,3 +187,89 @@ def read_jetmoe(fields: Fields) -> tuple[Layer, ...]:
     """JetMoE: `kv_channels` is the head size."""
     kv_heads, head_dim = fields.integer("num_key_value_heads"), fields.integer("kv_channels")
     return (Layer((Attention(kv_heads, head_dim, head_dim),)),) * layer_count(fields)
+
+
+def read_last_full(fields: Fields) -> tuple[Layer, ...]:
+    """Beam: a pattern of windows whose last layer is full whatever its turn."""
+
+    def fallback(fields: Fields, layers: int) -> list[str]:
+        return [*attention_kinds(fields, layers)[:-1], "full"]
+
+    return read_mixed(fields, None, fallback)
+
+
+def read_flint(fields: Fields) -> tuple[Layer, ...]:
+    """Flint: the first two layers, every fourth from the second, and the last are full."""
+
+    def fallback(fields: Fields, layers: int) -> list[str]:
+        fields.assumed["layer_types"] = "full: 0, 1, 5, 9 ... and the last"
+        return [
+            "full" if i < 2 or i % 4 == 1 or i == layers - 1 else "sliding" for i in range(layers)
+        ]
+
+    return read_mixed(fields, None, fallback)
+
+
+def read_hrm(fields: Fields) -> tuple[Layer, ...]:
+    """HRM: every pass through its two stacks keeps a cache of its own.
+
+    A published config counts the layers of a stack; one that transformers saved counts passes too.
+    """
+    kv_heads, head_dim = read_heads(fields)
+    if fields.has("num_layers_per_stack"):
+        passes = layer_count(fields)
+    else:
+        cycles = fields.integer("H_cycles", default=2) * (fields.integer("L_cycles", default=3) + 1)
+        passes = layer_count(fields) * cycles
+    return (Layer((Attention(kv_heads, head_dim, head_dim),)),) * passes
+
+
+def read_dory(fields: Fields) -> tuple[Layer, ...]:
+    """Dory: layers in the middle run several times, each time with a cache unless said.
+
+    Published configs count attention and MLP blocks apart, and `layer_types` names both.
+    """
+    listed = fields.raw("layer_types")
+    blocks = 2 if isinstance(listed, list) and "mlp" in listed else 1
+    whole = read_mixed(fields, None)
+    layers = tuple(layer for layer in whole if layer.parts) if blocks == 2 else whole
+    if len(layers) * blocks != len(whole):
+        raise fields.inconsistent("layer_types does not alternate attention and mlp")
+    first = fields.integer("n_input_layers", default=8 * blocks) // blocks
+    last = fields.integer("n_output_layers", default=8 * blocks) // blocks
+    middle = layers[first : len(layers) - last]
+    loops = fields.integer("n_recurrent_loops", default=2)
+    kept = 1 if fields.text("recurrent_kv_cache_mode") == "last_loop" else loops
+    return layers + middle * (kept - 1)
+
+
+def read_cpmant(fields: Fields) -> tuple[Layer, ...]:
+    """CPM-Ant: learned tokens before the text have keys and values too."""
+    heads = fields.integer("num_attention_heads")
+    prompt = fields.integer("prompt_length", default=32)
+    part = PromptedAttention(heads, fields.integer("dim_head", default=128), prompt)
+    return (Layer((part,)),) * layer_count(fields)
+
+
+def read_xlnet(fields: Fields) -> tuple[Layer, ...]:
+    """XLNet keeps the inputs of its layers, of `mem_len` tokens at most."""
+    most = fields.integer("mem_len") if fields.known("mem_len") else None
+    return (Layer((HiddenStates(fields.integer("d_model"), most),)),) * fields.integer("n_layer")
+
+
+def read_mllama(fields: Fields) -> tuple[Layer, ...]:
+    """Llama 3.2 Vision: some layers attend to the image alone, `--enc-len` tokens of it."""
+    layers = layer_count(fields)
+    kv_heads, head_dim = read_heads(fields)
+    image = fields.enc_len
+    if image is None:
+        image = 6404
+        fields.assumed["image tokens"] = "6404 (4 tiles of 1601)"
+    listed = (
+        fields.integers("cross_attention_layers", minimum=0)
+        if fields.has("cross_attention_layers")
+        else (3, 8, 13, 18, 23, 28, 33, 38)
+    )
+    own = Layer((Attention(kv_heads, head_dim, head_dim),))
+    cross = Layer((CrossAttention(kv_heads, head_dim, image),))
+    return tuple(cross if i in listed else own for i in range(layers))
