@@ -26,7 +26,7 @@ class Fields:
         self.enc_len = enc_len
         """Encoder tokens that the user asks for."""
         self.class_defaults = class_defaults or {}
-        self._names = names or {}
+        self.names = names or {}
         self.read: dict[str, object] = {}
         self.assumed: dict[str, object] = {}
         self.conflicts: dict[str, str] = {}
@@ -42,7 +42,7 @@ class Fields:
 
     def absent(self, name: str) -> bool:
         """Returns whether the field is not there at all; null counts as there."""
-        return name not in self._data and self._names.get(name, name) not in self._data
+        return name not in self._data and self.names.get(name, name) not in self._data
 
     def known(self, name: str) -> bool:
         """Returns whether the field has a value, of the config or of the model class."""
@@ -67,7 +67,7 @@ class Fields:
 
     def _get(self, name: str) -> object:
         """Returns the field; the model class's own spelling wins over the common one."""
-        own = self._names.get(name, name)
+        own = self.names.get(name, name)
         if own not in self._data:
             return self._data.get(name)
         value = self._data[own]

@@ -81,10 +81,10 @@ def _unwrap(
     found = None
     for _ in range(_DEEPEST):
         model_type = Fields(data, where).text("model_type")
-        if model_type in READERS:
+        nested = next((key for key in _NESTED if isinstance(data.get(key), Mapping)), None)
+        if model_type in READERS and nested is None:
             return str(model_type), data, where
         found = found or model_type
-        nested = next((key for key in _NESTED if isinstance(data.get(key), Mapping)), None)
         if nested is None:
             break
         # A multimodal wrapper: the language model's own config is inside.

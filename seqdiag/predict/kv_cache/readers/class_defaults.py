@@ -179,6 +179,7 @@ CLASS_DEFAULTS: dict[str, Mapping[str, object]] = {
         "sliding_window": 513,
         "kinds": "SSSSF",
     },
+    "kyutai_speech_to_text": {"num_key_value_heads": 32, "head_dim": 64, "sliding_window": 375},
     "laguna": {"num_key_value_heads": 8, "head_dim": 128, "sliding_window": 512, "kinds": "F"},
     "lara_mini": {
         "num_key_value_heads": 4,
@@ -193,7 +194,13 @@ CLASS_DEFAULTS: dict[str, Mapping[str, object]] = {
     },
     "lfm2": {"num_key_value_heads": 8, "conv_L_cache": 3},
     "lfm2_moe": {"num_key_value_heads": 8, "conv_L_cache": 3},
-    "lfm3": {"num_key_value_heads": 4, "head_dim": 128, "sliding_window": 256, "conv_L_cache": 7},
+    "lfm3": {
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+        "sliding_window": 256,
+        "conv_L_cache": 7,
+        "turns": "SLFL",
+    },
     "llama4_text": {
         "num_key_value_heads": 8,
         "head_dim": 128,
@@ -220,12 +227,12 @@ CLASS_DEFAULTS: dict[str, Mapping[str, object]] = {
     "mllama_text_model": {"num_key_value_heads": 8},
     "modernbert-decoder": {"sliding_window": 64, "kinds": "FSS"},
     "molmo2_text": {"num_key_value_heads": 8, "head_dim": 128},
+    "moonshine": {"max_position_embeddings": 512},
     "moshi": {"sliding_window": 3000},
     "muse_glimmer_text": {
         "num_key_value_heads": 2,
         "head_dim": 128,
         "sliding_window": 2048,
-        "kinds": "SSSF",
     },
     "muse_spark_text": {"num_key_value_heads": 16, "head_dim": 64, "sliding_window": 2048},
     "nemotron_h": {
@@ -255,6 +262,12 @@ CLASS_DEFAULTS: dict[str, Mapping[str, object]] = {
         "max_window_layers": 28,
         "sliding_window": 32768,
     },
+    "qwen2_5_vl": {
+        "num_key_value_heads": 8,
+        "use_sliding_window": False,
+        "max_window_layers": 80,
+        "sliding_window": 4096,
+    },
     "qwen2_5_vl_text": {
         "num_key_value_heads": 8,
         "use_sliding_window": False,
@@ -266,6 +279,12 @@ CLASS_DEFAULTS: dict[str, Mapping[str, object]] = {
         "sliding_window": 4096,
         "use_sliding_window": False,
         "max_window_layers": 28,
+    },
+    "qwen2_vl": {
+        "num_key_value_heads": 8,
+        "use_sliding_window": False,
+        "max_window_layers": 80,
+        "sliding_window": 4096,
     },
     "qwen2_vl_text": {
         "num_key_value_heads": 8,
@@ -332,6 +351,20 @@ CLASS_DEFAULTS: dict[str, Mapping[str, object]] = {
     "speech_to_text": {"max_source_positions": 6000},
     "stablelm": {"num_key_value_heads": 32},
     "starcoder2": {"num_key_value_heads": 2},
+    "t5gemma": {
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "sliding_window": 4096,
+        "kinds": "SF",
+        "max_position_embeddings": 8192,
+    },
+    "t5gemma2": {
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "sliding_window": 4096,
+        "kinds": "SSSSSF",
+        "max_position_embeddings": 131072,
+    },
     "vaultgemma": {
         "num_key_value_heads": 4,
         "head_dim": 256,

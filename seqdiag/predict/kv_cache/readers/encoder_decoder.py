@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from seqdiag.predict.kv_cache.fields import Fields
 from seqdiag.predict.kv_cache.layout import Attention, CrossAttention, Layer
+from seqdiag.predict.kv_cache.readers.attention import read_heads, read_mixed
 
 _LENGTHS = (
     "max_source_positions",
@@ -29,7 +30,7 @@ def encoder_length(fields: Fields) -> int:
 
 def read_t5(fields: Fields) -> tuple[Layer, ...]:
     """T5: heads x d_kv, which need not be d_model."""
-    heads, head_dim = fields.integer("num_heads"), fields.integer("d_kv")
+    heads, head_dim = fields.integer("num_heads"), fields.integer("d_kv", default=64)
     name = fields.given("num_decoder_layers", "num_layers") or "num_layers"
     return _layers(fields, fields.integer(name), heads, head_dim)
 
@@ -45,6 +46,42 @@ def read_bart(fields: Fields) -> tuple[Layer, ...]:
             raise fields.inconsistent(f"d_model {width} is no multiple of {heads} heads")
         head_dim = width // heads
     return _layers(fields, fields.integer("decoder_layers"), heads, head_dim)
+
+
+def read_prophetnet(fields: Fields) -> tuple[Layer, ...]:
+    """ProphetNet: the predicted streams share one cache with the main one."""
+    heads = fields.integer("num_decoder_attention_heads")
+    width = fields.integer("hidden_size", minimum=heads)
+    return _layers(fields, fields.integer("num_decoder_layers"), heads, width // heads)
+
+
+def read_nested(fields: Fields) -> tuple[Layer, ...]:
+    """T5Gemma: a decoder with a config of its own, whose cross attention has its heads."""
+    inner = _decoder(fields)
+    layers = read_mixed(inner, None)
+    heads, head_dim = read_heads(inner)
+    cross = CrossAttention(heads, head_dim, encoder_length(inner))
+    return tuple(Layer((*layer.parts, cross)) for layer in layers)
+
+
+def _decoder(fields: Fields) -> Fields:
+    """Returns the fields of the decoder. What is read of them is remembered in `fields`."""
+    table = fields.raw("decoder")
+    if not isinstance(table, dict):
+        raise fields.inconsistent("has no table 'decoder'")
+    inner = Fields(
+        table, f"{fields.where}: decoder", fields.enc_len, fields.class_defaults, fields.names
+    )
+    inner.read, inner.assumed = fields.read, fields.assumed
+    return inner
+
+
+def read_moonshine(fields: Fields) -> tuple[Layer, ...]:
+    """Moonshine: grouped heads in the decoder, each `hidden_size` / heads wide."""
+    heads = fields.integer("decoder_num_attention_heads")
+    kv_heads = fields.integer("decoder_num_key_value_heads", default=heads)
+    head_dim = fields.integer("hidden_size", minimum=heads) // heads
+    return _layers(fields, fields.integer("decoder_num_hidden_layers"), kv_heads, head_dim)
 
 
 def _layers(fields: Fields, layers: int, heads: int, head_dim: int) -> tuple[Layer, ...]:

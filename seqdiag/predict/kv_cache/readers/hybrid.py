@@ -169,14 +169,21 @@ def _zamba_layers(fields: Fields, mamba: tuple[Part, ...]) -> tuple[Layer, ...]:
     return tuple(both if kind == "hybrid" else Layer(mamba) for kind in kinds)
 
 
+_TURNS = {"S": "sliding", "F": "full", "L": "linear"}
+
+
 def read_lfm2(fields: Fields) -> tuple[Layer, ...]:
     """LFM2: a gated short convolution, attention at the layers listed."""
 
     def parts() -> tuple[Part, ...]:
-        columns = fields.integer("conv_L_cache", default=3) - 1
+        columns = fields.integer("conv_L_cache") - 1
         return (ConvState(fields.integer("hidden_size"), columns),)
 
     def fallback(fields: Fields, layers: int) -> list[str]:
+        turns = fields.class_defaults.get("turns")
+        if isinstance(turns, str) and not fields.has("full_attn_idxs"):
+            fields.assumed["layer_types"] = "a window, two convolutions and full attention by turns"
+            return ["linear", *(_TURNS[turns[i % len(turns)]] for i in range(1, layers))]
         listed = fields.integers("full_attn_idxs", minimum=0)
         return ["full" if i in listed else "linear" for i in range(layers)]
 

@@ -88,8 +88,8 @@ def _sliding_latent(fields: Fields, kinds: list[str]) -> tuple[int, int]:
         if isinstance(table, dict):
             inner = Fields(table, f"{fields.where}: per_layer_config")
             # What the layer's own table leaves out is the model's.
-            rope = inner if inner.has("qk_rope_head_dim") else fields
-            return inner.integer("kv_lora_rank"), rope.integer("qk_rope_head_dim")
+            owner = inner if inner.has("qk_rope_head_dim") else fields
+            return inner.integer("kv_lora_rank"), owner.integer("qk_rope_head_dim")
     rank = fields.integer("swa_kv_lora_rank", default=1024)
     if fields.has("swa_qk_rope_head_dim"):
         return rank, fields.integer("swa_qk_rope_head_dim")

@@ -13,19 +13,23 @@ _TYPES = {
         "flex_olmo gemma gemma2 gemma3_text glm glm4 glm4_moe glm4v_moe_text glm4v_text "
         "glm_ocr_text gpt_oss granite granite4_vision_text granite_docling_text granite_swa "
         "granitemoe granitemoe_swa granitemoeshared helium hunyuan_v1_dense hunyuan_v1_moe "
-        "hunyuan_vl_text hy_v3 hyperclovax internlm3 iquestcoder jais2 kolibri1 laguna llama "
-        "llama4_text mellum minimax_m2 ministral ministral3 mistral mixtral modernbert-decoder "
-        "molmo2_text moshi muse_glimmer_text muse_spark_text nanochat nemotron olmo olmo2 olmo3 "
-        "olmoe paddleocr_vl_text persimmon phi phi3 phi4_multimodal phimoe qwen2 "
-        "qwen2_5_omni_text qwen2_5_vl_text qwen2_moe qwen2_vl_text qwen3 qwen3_moe "
-        "qwen3_omni_moe_text qwen3_vl_moe_text qwen3_vl_text sarvam_moe seed_oss smollm3 "
-        "solar_open stablelm starcoder2 trocr vaultgemma"
+        "hunyuan_vl_text hy_v3 hyperclovax internlm3 iquestcoder jais2 kolibri1 "
+        "kyutai_speech_to_text laguna llama llama4_text mellum minimax_m2 ministral ministral3 "
+        "mistral mixtral modernbert-decoder molmo2_text moshi nanochat nemotron olmo olmo2 "
+        "olmo3 olmoe paddleocr_vl_text persimmon phi phi3 phi4_multimodal phimoe qwen2 "
+        "qwen2_5_omni_text qwen2_5_vl qwen2_5_vl_text qwen2_moe qwen2_vl qwen2_vl_text qwen3 "
+        "qwen3_moe qwen3_omni_moe_text qwen3_vl_moe_text qwen3_vl_text sarvam_moe seed_oss "
+        "smollm3 solar_open stablelm starcoder2 trocr vaultgemma"
     ),
     "encoder_decoder:read_bart": (
-        "bart bigbird_pegasus blenderbot blenderbot-small led m2m_100 marian mbart mvp nllb-moe "
-        "pegasus pegasus_x plbart speech_to_text whisper"
+        "bart bigbird_pegasus blenderbot blenderbot-small fsmt led m2m_100 marian mbart mvp "
+        "nllb-moe pegasus pegasus_x plbart seamless_m4t seamless_m4t_v2 speech_to_text speecht5 "
+        "whisper"
     ),
-    "encoder_decoder:read_t5": "longt5 mt5 pop2piano switch_transformers t5 umt5",
+    "encoder_decoder:read_moonshine": "moonshine",
+    "encoder_decoder:read_nested": "t5gemma t5gemma2",
+    "encoder_decoder:read_prophetnet": "prophetnet",
+    "encoder_decoder:read_t5": "longt5 mt5 pop2piano switch_transformers t5 udop umt5",
     "hybrid:read_bamba": "bamba granitemoehybrid",
     "hybrid:read_falcon_h1": "falcon_h1",
     "hybrid:read_inkling": "inkling2_text inkling_text",
@@ -63,6 +67,7 @@ _TYPES = {
     "variants:read_dory": "dory",
     "variants:read_falcon": "falcon",
     "variants:read_flint": "flint",
+    "variants:read_from_last": "muse_glimmer_text muse_spark_text",
     "variants:read_gemma4": "gemma4_text gemma4_unified_text",
     "variants:read_gpt_bigcode": "gpt_bigcode",
     "variants:read_gpt_neo": "gpt_neo",

@@ -198,6 +198,16 @@ def read_last_full(fields: Fields) -> tuple[Layer, ...]:
     return read_mixed(fields, None, fallback)
 
 
+def read_from_last(fields: Fields) -> tuple[Layer, ...]:
+    """Muse: every fourth layer is full, counted from the last."""
+
+    def fallback(fields: Fields, layers: int) -> list[str]:
+        fields.assumed["layer_types"] = "full: the last, and every fourth before it"
+        return ["sliding" if (layers - 1 - i) % 4 else "full" for i in range(layers)]
+
+    return read_mixed(fields, None, fallback)
+
+
 def read_flint(fields: Fields) -> tuple[Layer, ...]:
     """Flint: the first two layers, every fourth from the second, and the last are full."""
 
