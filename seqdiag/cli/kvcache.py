@@ -147,6 +147,26 @@ def kvcache(
             rich_help_panel="Of an engine",
         ),
     ] = False,
+    swa_dtype: Annotated[
+        str | None,
+        _engine("llama.cpp: type of layers with a window. Default: that of the others.", "NAME"),
+    ] = None,
+    mamba_cache_mode: Annotated[
+        str | None,
+        _engine(
+            "vllm: states kept of a sequence: none (the last), align (two) or all (one a page). "
+            "Default: none.",
+            "MODE",
+        ),
+    ] = None,
+    disable_hybrid_kv_cache_manager: Annotated[
+        bool,
+        typer.Option(
+            "--disable-hybrid-kv-cache-manager",
+            help="vllm: windows keep the whole context.",
+            rich_help_panel="Of an engine",
+        ),
+    ] = False,
     mla: Annotated[
         str | None,
         _engine(
@@ -255,6 +275,11 @@ def kvcache(
             ubatch=parse_optional("--ubatch", parse_count, ubatch),
             unified=unified,
             swa_full=swa_full,
+            swa_dtype=swa_dtype,
+            mamba_cache_mode=choose(
+                "--mamba-cache-mode", mamba_cache_mode, ("none", "align", "all")
+            ),
+            disable_hybrid_kv_cache_manager=disable_hybrid_kv_cache_manager,
             mla=choose("--mla", mla, ("latent", "latent-and-value", "expanded")),
             layers=parse_optional("--layers", parse_count, layers),
             kv_heads=parse_optional("--kv-heads", parse_count, kv_heads),

@@ -22,7 +22,7 @@ def test_must_show_kvcache(run: Run) -> None:
         "model,engine,ctx_tokens,batch,dtype,kv_bytes,state_bytes,total_bytes,kv_bytes_per_token,"
         "kv_read_bytes,crossover_tokens,measured_bytes,window_bytes,cross_bytes,recurrent_bytes,"
         "work_bytes,block_tokens,page_padding_ratio,decode_read_bytes,decode_flops,decode_floor_ms,"
-        "weight_bytes,max_ctx_tokens,max_batch,status,note"
+        "weight_bytes,max_ctx_tokens,max_batch,engine_version,status,note"
     )
     assert ran.out.splitlines()[0] == columns
     kv = [row["kv_bytes"] for row in ran.rows() if row["model"] == "gqa-32l"]

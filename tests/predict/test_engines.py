@@ -292,3 +292,32 @@ def test_rwkv(tmp_path: Path) -> None:
     got = row(str(tmp_path), engine=("llama.cpp",), ctx=(1,))
     assert got["recurrent_bytes"] == 2 * 4096 * 64 * 4
     assert got["state_bytes"] - got["recurrent_bytes"] == 2 * 2 * 4096 * 4
+
+
+def test_vllm_keeps_states_for_prefix_caching() -> None:
+    options: dict[str, Any] = {"engine": ("vllm",), "ctx": (8000,)}
+    none = row("qwen3.5-27b", **options)
+    assert none["engine_version"] == "V1, 2026"
+    states = none["state_bytes"]
+    assert row("qwen3.5-27b", mamba_cache_mode="align", **options)["state_bytes"] == 2 * states
+    pages = -(-8000 // 784)
+    assert row("qwen3.5-27b", mamba_cache_mode="all", **options)["state_bytes"] == pages * states
+
+
+def test_vllm_without_its_hybrid_manager_charges_windows_in_full() -> None:
+    """Gemma 3 27B: 62 layers of 16 heads of 128, whatever their window."""
+    options: dict[str, Any] = {"engine": ("vllm",), "ctx": (32768,)}
+    found = row("gemma-3-27b", disable_hybrid_kv_cache_manager=True, **options)
+    assert found["kv_bytes"] == 62 * 32768 * 2 * 16 * 128 * 2
+    assert row("gemma-3-27b", **options)["kv_bytes"] < found["kv_bytes"]
+
+
+def test_llama_cpp_may_keep_windows_in_another_type() -> None:
+    options: dict[str, Any] = {"engine": ("llama.cpp",), "ctx": (8192,)}
+    half, packed = row("gemma-3-27b", **options), row("gemma-3-27b", dtype="q8_0", **options)
+    mixed = row("gemma-3-27b", dtype="q8_0", swa_dtype="f16", **options)
+    assert mixed["window_bytes"] == half["window_bytes"]
+    full = packed["kv_bytes"] - packed["window_bytes"]
+    assert mixed["kv_bytes"] == full + half["window_bytes"]
+    windows = mixed["kv_read_bytes"] - packed["kv_read_bytes"]
+    assert windows == 52 * 1024 * 2 * 16 * (128 * 2 - 136)

@@ -32,6 +32,7 @@ class KvcacheCurveRow:
     from_bytes: int | None = column("total at from_tokens, the whole batch", unit="B")
     to_bytes: int | None = column("total at to_tokens, the whole batch", unit="B")
     growing: str = column("layers that grow within the piece, by kind")
+    engine_version: str = column("the release or form of the engine that its rules are of")
     status: Status = column("ok, or why there is no value")
     note: str = column("what was assumed, or what would help")
 
@@ -82,6 +83,7 @@ def _row(
         from_bytes=subject.peak(first) if first else None,
         to_bytes=subject.peak(last) if last else None,
         growing=_growing(subject, piece) if piece else "",
+        engine_version=subject.engine.version,
         status=status,
         note="; ".join(filter(None, (note, subject.assumptions))),
     )

@@ -36,6 +36,7 @@ class KvcacheLayerRow:
     recurrent_bytes: int | None = column(
         "of state_bytes: recurrent states without convolutions", unit="B"
     )
+    engine_version: str = column("the release or form of the engine that its rules are of")
     status: Status = column("ok, or why there is no value or measurement")
     note: str = column("what was assumed, or what would help")
 
@@ -57,6 +58,7 @@ def rows(
                     dtype=subject.dtypes.label,
                     **sizes(subject, tokens, layer.parts),
                     measured_bytes=measured,
+                    engine_version=subject.engine.version,
                     status=status,
                     note="; ".join(filter(None, (reason, subject.assumptions))),
                 )

@@ -72,6 +72,7 @@ class KvcacheRow:
         "longest context that fits in --memory at this batch", unit="tokens"
     )
     max_batch: int | None = column("most sequences that fit in --memory at this context")
+    engine_version: str = column("the release or form of the engine that its rules are of")
     status: Status = column("ok, or why there is no value or measurement")
     note: str = column("what was assumed, or what would help")
 
@@ -104,6 +105,7 @@ def rows(
                 max_batch=room.max_batch,
                 crossover_tokens=crossover,
                 measured_bytes=measured,
+                engine_version=subject.engine.version,
                 status=status,
                 note="; ".join(
                     filter(

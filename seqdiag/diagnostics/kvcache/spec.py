@@ -7,9 +7,9 @@ from typing import Literal
 
 from seqdiag.checking import check_types
 from seqdiag.errors import UsageError, unknown
-from seqdiag.predict.kv_cache.cache_types import ALIASES, CACHE_TYPES
+from seqdiag.predict.kv_cache.cache_types import ALIASES, CACHE_TYPES, GGML
 from seqdiag.predict.kv_cache.engines import ENGINES, Settings
-from seqdiag.predict.kv_cache.engines.base import MlaForm
+from seqdiag.predict.kv_cache.engines.base import MambaCacheMode, MlaForm
 from seqdiag.predict.kv_cache.layout import ITEMSIZE
 from seqdiag.units import format_bytes
 
@@ -46,7 +46,10 @@ class KvcacheSpec:
     ubatch: int | None = None
     unified: bool = False
     swa_full: bool = False
+    swa_dtype: str | None = None
     mla: MlaForm | None = None
+    mamba_cache_mode: MambaCacheMode | None = None
+    disable_hybrid_kv_cache_manager: bool = False
     layers: int | None = None
     kv_heads: int | None = None
     head_dim: int | None = None
@@ -89,6 +92,7 @@ class KvcacheSpec:
             ("--dtype", self.dtype),
             ("--k-dtype", self.k_dtype),
             ("--v-dtype", self.v_dtype),
+            ("--swa-dtype", self.swa_dtype),
         ):
             if dtype is not None and canonical(dtype) not in CACHE_TYPES:
                 raise unknown(option, dtype, (*CACHE_TYPES, *ALIASES))
@@ -126,6 +130,8 @@ class KvcacheSpec:
         """Returns the engines' flags that were given."""
         names = Settings.__slots__
         values = {name: getattr(self, name) for name in names}
+        if self.swa_dtype is not None:
+            values["swa_dtype"] = canonical(self.swa_dtype)
         return {name: value for name, value in values.items() if value not in (None, False)}
 
     def settings(self) -> Settings:
@@ -207,6 +213,8 @@ class KvcacheSpec:
                     f"{option}: {', '.join(self.engine)} has no such setting",
                     hint=f"engines that have it: {', '.join(readers)}",
                 )
+        if self.swa_dtype is not None and canonical(self.swa_dtype) not in GGML:
+            raise unknown("--swa-dtype", self.swa_dtype, GGML)
         if self.mla is not None and self.mla not in MLA_FORMS:
             raise unknown("--mla", self.mla, MLA_FORMS)
 

@@ -24,6 +24,7 @@ from seqdiag.predict.kv_cache.layout import (
 from seqdiag.predict.kv_cache.special import SpecialPart
 
 MlaForm = Literal["latent", "latent-and-value", "expanded"]
+MambaCacheMode = Literal["none", "align", "all"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,11 @@ class Settings:
     ubatch: int = 512
     unified: bool = False
     swa_full: bool = False
+    swa_dtype: str | None = None
+    """Of layers with a window, where it differs from the others'."""
     mla: MlaForm = "latent"
+    mamba_cache_mode: MambaCacheMode = "none"
+    disable_hybrid_kv_cache_manager: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,8 @@ class Engine(ABC):
     """Says how many bytes parts take at `tokens` tokens in each of `batch` sequences."""
 
     name: ClassVar[str]
+    version: ClassVar[str] = ""
+    """The release or form that the rules were checked against."""
     conventions: ClassVar[str]
     """The rules in force, in one line."""
     cache_types: ClassVar[tuple[str, ...]] = tuple(CACHE_TYPES)

@@ -26,12 +26,15 @@ class LlamaCpp(Engine):
     """Every slot has room for the whole context; `--parallel` slots, else one a sequence."""
 
     name = "llama.cpp"
+    version = "2026"
     conventions = (
         "llama.cpp: cells padded to 256; a window keeps pad256(min(context, W + ubatch)) cells; "
         "states are float32 for each slot, with K-1 columns; keys and values float16 unless said"
     )
     cache_types = GGML
-    settings_read = frozenset({"parallel", "ubatch", "unified", "swa_full", "mla", "spec_tokens"})
+    settings_read = frozenset(
+        {"parallel", "ubatch", "unified", "swa_full", "swa_dtype", "mla", "spec_tokens"}
+    )
 
     def dtypes(self, layout: Layout) -> DtypeChoice:
         return DtypeChoice("float16", "float16", "float32", "float32")
@@ -52,7 +55,18 @@ class LlamaCpp(Engine):
         if isinstance(part, Latent):
             return copies(self.latent(part, context), streams)
         assert isinstance(part, Attention)
-        return copies(part.cells(self._cells(part, context, slots)), streams)
+        return copies(self._typed(part, part.cells(self._cells(part, context, slots))), streams)
+
+    def read(self, part: Part, tokens: int) -> tuple[Kept, ...]:
+        return self._typed(part, super().read(part, tokens))
+
+    def _typed(self, part: Part, kept: tuple[Kept, ...]) -> tuple[Kept, ...]:
+        """Returns the tensors of a window as bytes where they have a type of their own."""
+        own = self.settings.swa_dtype
+        if own is None or not isinstance(part, Attention) or part.window is None:
+            return kept
+        dtypes = Dtypes(own, own, own)
+        return tuple(Kept((tensor.bytes(dtypes),), "pad") for tensor in kept)
 
     def _cells(self, part: Attention, context: int, slots: int) -> int:
         if part.window is None or self.settings.swa_full:

@@ -10,6 +10,7 @@ class SGLang(Engine):
     """Need of the batch, of one rank."""
 
     name = "sglang"
+    version = "2026"
     conventions = (
         "SGLang: pages of one token; one state slot more than sequences; K-1 columns; states are "
         "float32; an indexer key is fp8 with a float32 scale"

@@ -14,6 +14,7 @@ class Transformers(Engine):
     """Windows keep what the next step sees; convolutions one column more than they need."""
 
     name = "transformers"
+    version = "5.24.0"
     takes_special = True
     conventions = (
         "transformers 5.24: a window of W keeps W-1 tokens after a step; a convolution of kernel K "

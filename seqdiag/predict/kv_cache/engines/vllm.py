@@ -35,6 +35,7 @@ class Vllm(Engine):
     """Need of the batch in whole pages, of one rank."""
 
     name = "vllm"
+    version = "V1, 2026"
     conventions = (
         "vLLM V1: whole pages of block_tokens; a window keeps the pages of W-1 and a prefill step, "
         "and one more; a state takes a page that attention's is raised to; K-1 and the draft's "
@@ -43,7 +44,12 @@ class Vllm(Engine):
     cache_types = (
         "float32", "float16", "bfloat16", "float8", "fp8_ds_mla", "int8", "nvfp4",
     )  # fmt: skip
-    settings_read = frozenset({"tp", "block_size", "max_batched_tokens", "spec_tokens"})
+    settings_read = frozenset(
+        {
+            "tp", "block_size", "max_batched_tokens", "spec_tokens", "mamba_cache_mode",
+            "disable_hybrid_kv_cache_manager",
+        }
+    )  # fmt: skip
 
     def __init__(self, settings: Settings | None = None) -> None:
         super().__init__(settings)
@@ -99,7 +105,8 @@ class Vllm(Engine):
             padding = self._page_by_layer.get(part, 0)
             pad = (Kept((padding,), "pad"),) if padding else ()
             # A draft keeps one more state for each of its tokens.
-            return copies((*kept, *pad), batch * (1 + self.settings.spec_tokens))
+            pages = self._state_pages(tokens) + self.settings.spec_tokens
+            return copies((*kept, *pad), batch * pages)
         part = self.sharded(part)
         if isinstance(part, CrossAttention):
             return copies(part.cells(round_up(part.encoder_tokens, self.block)), batch)
@@ -111,8 +118,14 @@ class Vllm(Engine):
     def latent(self, part: Latent, cells: int) -> tuple[Kept, ...]:
         return with_index_scale(part.tensors(cells), cells)
 
+    def _state_pages(self, tokens: int) -> int:
+        """Returns the states of one sequence: prefix caching keeps more than the last."""
+        if self.settings.mamba_cache_mode == "all":
+            return -(-tokens // self.block)
+        return 2 if self.settings.mamba_cache_mode == "align" else 1
+
     def _cells(self, part: Attention, tokens: int) -> int:
-        if part.window is None:
+        if part.window is None or self.settings.disable_hybrid_kv_cache_manager:
             return round_up(tokens, self.block)
         budget = self.settings.max_batched_tokens
         if part.chunked:

@@ -21,6 +21,7 @@ class WhisperCpp(Engine):
     """What `whisper_init_state` prints as kv self and kv cross."""
 
     name = "whisper.cpp"
+    version = "2026"
     conventions = (
         "whisper.cpp: text and audio contexts padded to 256, float16; its buffer for padding keys "
         "(kv pad) is work_bytes, beside the total"
