@@ -70,7 +70,8 @@ def kvcache(
         str | None,
         typer.Option(
             help="Of keys and values: float32, float16, bfloat16, fp8, fp8_ds_mla, int8, nvfp4, "
-            "q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl. Default: the engine's or the model's.",
+            "q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl, kivi-4 or kivi-2. Default: the engine's or the "
+            "model's.",
             metavar="NAME",
         ),
     ] = None,
@@ -88,6 +89,16 @@ def kvcache(
             help="Of recurrent states. Default: as --engine does; ideal is float32 unless the "
             "spec says otherwise.",
             metavar="NAME",
+        ),
+    ] = None,
+    kv_group: Annotated[
+        str | None,
+        typer.Option(help="kivi-2, kivi-4: elements that share a scale. Default: 32.", metavar="N"),
+    ] = None,
+    kv_residual: Annotated[
+        str | None,
+        typer.Option(
+            help="kivi-2, kivi-4: recent tokens kept in 16 bits. Default: 128.", metavar="N"
         ),
     ] = None,
     enc_len: Annotated[
@@ -263,6 +274,8 @@ def kvcache(
             v_dtype=v_dtype,
             conv_dtype=conv_dtype,
             state_dtype=state_dtype,
+            kv_group=parse_optional("--kv-group", parse_count, kv_group),
+            kv_residual=parse_optional("--kv-residual", parse_count, kv_residual),
             enc_len=parse_optional("--enc-len", parse_count, enc_len),
             assume=choose("--assume", assume, ("attention",)),
             tp=parse_optional("--tp", parse_count, tp),

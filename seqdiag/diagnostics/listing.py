@@ -34,7 +34,14 @@ def kvcache_listing() -> Diagnosis:
     rows += [ListRow("model_type", name, "ok", "of a config.json") for name in READERS]
     rows += [ListRow("engine", name, "ok", e.conventions) for name, e in ENGINES.items()]
     rows += [
-        ListRow("dtype", name, "ok", f"{kind.block_bytes} bytes for {kind.block} elements")
+        ListRow(
+            "dtype",
+            name,
+            "ok",
+            f"{kind.kivi_bits} bits an element, in groups, and recent tokens in 16"
+            if kind.kivi_bits
+            else f"{kind.block_bytes} bytes for {kind.block} elements",
+        )
         for name, kind in CACHE_TYPES.items()
     ]
     return _listing("kvcache", rows)

@@ -151,3 +151,31 @@ def test_options_that_do_not_fit(spec: dict[str, Any], message: str) -> None:
 def test_a_layer_has_no_place_for_what_is_of_a_model(also: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="is of a whole model; leave out --per-layer"):
         rows(per_layer=True, **also)
+
+
+def test_a_cache_alone_may_be_planned() -> None:
+    (found,) = rows(models=("llama-3.1-8b",), ctx=(1024,), memory=2**30, weights=0, reserve=0.0)
+    assert (found["max_ctx_tokens"], found["max_batch"]) == (2**30 // 131072, 8)
+
+
+def test_a_packed_cache_is_planned_by_its_peak() -> None:
+    options: dict[str, Any] = {"models": ("llama-3.1-8b",), "dtype": "kivi-2"}
+    memory = 50 * 2**20
+    (plan,) = rows(ctx=(1024,), memory=memory, weights=0, reserve=0.0, **options)
+    most = plan["max_ctx_tokens"]
+    sizes = [r["total_bytes"] for r in rows(ctx=tuple(range(most - 200, most + 2)), **options)]
+    assert max(sizes[:-1]) <= memory < sizes[-1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dtype": "kivi-2", "kv_group": 48}, "--kv-group 48 does not divide --kv-residual of 128"),
+        ({"dtype": "kivi-2", "kv_group": 256, "kv_residual": 256}, "does not divide a head of 128"),
+        ({"kv_group": 32}, "--kv-group: is of --dtype kivi-2 and kivi-4"),
+        ({"dtype": "kivi-4", "models": ("deepseek-v3",)}, "keys and values of attention only"),
+    ],
+)
+def test_what_kivi_does_not_take(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        rows(**{"models": ("llama-3.1-8b",), "ctx": (1024,), **options})

@@ -11,6 +11,7 @@ from seqdiag.predict.kv_cache.layout import (
     Attention,
     ConvState,
     Dtypes,
+    Kept,
     Latent,
     Layer,
     Layout,
@@ -92,3 +93,32 @@ def test_layer_kinds() -> None:
     assert Layer((Attention(1, 1, 1),)).kind == "attention"
     assert Layer(()).kind == "none"
     assert "ideal" in ENGINES
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from([("kivi-2", 2), ("kivi-4", 4)]),
+    st.integers(1, 9),
+    st.sampled_from([(32, 128), (64, 64), (16, 48)]),
+    st.integers(0, 2000),
+)
+def test_kivi(name: tuple[str, int], heads: int, sizes: tuple[int, int], t: int) -> None:
+    """arXiv 2402.02750, algorithm 1: packed groups, and what waits in 16 bits."""
+    (dtype, bits), (group, residual), dim = name, sizes, 64
+    dtypes = Dtypes(dtype, "float16", "float32", dtype, group, residual)
+    keys_packed = t // residual * residual
+    values_packed = max(t - residual, 0)
+
+    def size(packed: int) -> float:
+        groups = heads * packed * dim / group
+        return heads * packed * dim * bits / 8 + groups * 4 + 2 * heads * (t - packed) * dim
+
+    key, value = Attention(heads, dim, dim).tensors(t)
+    assert key.bytes(dtypes) == size(keys_packed)
+    assert value.bytes(dtypes) == size(values_packed)
+
+
+def test_kivi_of_a_batch_is_a_multiple() -> None:
+    dtypes = Dtypes("kivi-2", "float16", "float32", "kivi-2")
+    one, many = Kept((8, 300, 128), "key"), Kept((5, 8, 300, 128), "key")
+    assert many.bytes(dtypes) == 5 * one.bytes(dtypes)

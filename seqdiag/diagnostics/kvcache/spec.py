@@ -16,7 +16,8 @@ from seqdiag.units import format_bytes
 DEFAULT_RESERVE = 0.1
 _OF_MODULE = ("model_arg", "input", "d_in", "vocab", "layout", "lengths")
 _OF_FORMULAS = (
-    "engine", "dtype", "k_dtype", "v_dtype", "conv_dtype", "state_dtype", "enc_len", "assume",
+    "engine", "dtype", "k_dtype", "v_dtype", "conv_dtype", "state_dtype", "kv_group", "kv_residual",
+    "enc_len", "assume",
 )  # fmt: skip
 _FEWEST_LENGTHS = 3
 MLA_FORMS = ("latent", "latent-and-value", "expanded")
@@ -35,6 +36,10 @@ class KvcacheSpec:
     v_dtype: str | None = None
     conv_dtype: str | None = None
     state_dtype: str | None = None
+    kv_group: int | None = None
+    """Elements that share a scale in kivi-2 and kivi-4; 32 unless said."""
+    kv_residual: int | None = None
+    """Recent tokens that kivi-2 and kivi-4 keep in 16 bits; 128 unless said."""
     enc_len: int | None = None
     assume: Literal["attention"] | None = None
     """What an unknown model type is read as."""
@@ -83,7 +88,7 @@ class KvcacheSpec:
 
         `given` says that modules at hand are to be measured.
         """
-        check_types(self)
+        check_types(self, zero=("weights",))
         self._check_module(given)
         for name in self.engine:
             if name not in ENGINES:
@@ -102,6 +107,7 @@ class KvcacheSpec:
         ):
             if dtype is not None and canonical(dtype) not in ITEMSIZE:
                 raise unknown(option, dtype, ITEMSIZE)
+        self._check_kivi()
         self._check_settings()
         self._check_views()
         self._check_memory()
@@ -142,6 +148,15 @@ class KvcacheSpec:
         memory = self.memory or 0
         reserved = round(memory * (DEFAULT_RESERVE if self.reserve is None else self.reserve))
         return memory - reserved - weights
+
+    def _check_kivi(self) -> None:
+        packed = any(
+            dtype is not None and CACHE_TYPES[canonical(dtype)].kivi_bits
+            for dtype in (self.dtype, self.k_dtype, self.v_dtype)
+        )
+        for option, value in (("--kv-group", self.kv_group), ("--kv-residual", self.kv_residual)):
+            if value is not None and not packed:
+                raise UsageError(f"{option}: is of --dtype kivi-2 and kivi-4")
 
     def _check_module(self, given: bool) -> None:
         if self.model is not None and self.hf is not None:

@@ -56,12 +56,16 @@ class Subject:
     @property
     def step(self) -> int:
         """Tokens after which the size is on its line again: a page, or the period of a sawtooth."""
-        return lcm(self.engine.granule, *{part.period for part in self.layout.parts()})
+        return lcm(self.engine.granule, self._period)
+
+    @property
+    def _period(self) -> int:
+        return lcm(self.dtypes.period, *{part.period for part in self.layout.parts()})
 
     def peak(self, tokens: int) -> int:
         """Returns the most bytes held at any context up to `tokens`. It never falls."""
-        period = lcm(*{part.period for part in self.layout.parts()})
-        return max(self.total(t) for t in range(max(tokens - period + 1, 1), tokens + 1))
+        first = max(tokens - self._period + 1, 1)
+        return max(self.total(t) for t in range(first, tokens + 1))
 
     @property
     def unsupported(self) -> str:
@@ -169,7 +173,11 @@ def _dtypes(layout: Layout, engine: Engine, spec: KvcacheSpec) -> Dtypes:
     key = given(spec.k_dtype) or both or own.key
     value = given(spec.v_dtype) or both or own.value or layout.dtype
     choice = DtypeChoice(key, value, given(spec.conv_dtype) or own.conv, own.state)
-    return dtypes_for(layout, both, given(spec.state_dtype), choice)
+    chosen = dtypes_for(layout, both, given(spec.state_dtype), choice)
+    group, residual = spec.kv_group, spec.kv_residual
+    return dataclasses.replace(
+        chosen, group=group or chosen.group, residual=residual or chosen.residual
+    )
 
 
 def against_of(spec: KvcacheSpec, subjects: Sequence[Subject]) -> Layout | None:

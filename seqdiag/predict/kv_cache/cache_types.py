@@ -24,11 +24,14 @@ class CacheType:
     """Whether blocks lie within a head rather than within a token's whole row."""
     where: str = ""
     """The only kind of part that the type is for, if there is one."""
+    kivi_bits: int = 0
+    """Bits of an element in groups with scale and zero point, beside recent tokens in full."""
 
     @property
     def is_plain(self) -> bool:
         """Whether it is one number an element, without scales."""
-        return self.block == 1 and not self.head_bytes and not self.where
+        special = self.head_bytes or self.where or self.kivi_bits
+        return self.block == 1 and not special
 
 
 CACHE_TYPES = {
@@ -45,6 +48,8 @@ CACHE_TYPES = {
     "q4_1": CacheType(32, 20),
     "q4_0": CacheType(32, 18),
     "iq4_nl": CacheType(32, 18),
+    "kivi-4": CacheType(1, 1, kivi_bits=4),
+    "kivi-2": CacheType(1, 1, kivi_bits=2),
 }
 """float8 is one byte with a scale for a whole tensor, too small to count."""
 
@@ -69,6 +74,27 @@ def row_bytes(name: str, heads: int, dim: int, role: str) -> int:
             hint="choose a type without blocks, such as float8",
         )
     return heads * dim // kind.block * kind.block_bytes + heads * kind.head_bytes
+
+
+def kivi_bytes(
+    name: str, heads: int, tokens: int, dim: int, role: str, group: int, residual: int
+) -> int:
+    """Returns the bytes of a `heads` x `tokens` x `dim` tensor of keys or values in KIVI's form.
+
+    arXiv 2402.02750, algorithm 1: keys are grouped along tokens and quantised when `residual` of
+    them have gathered, T mod residual wait in 16 bits; values are grouped along channels and the
+    last `residual` tokens stay in 16 bits. A group has a scale and a zero point of 16 bits each.
+    Raises `UsageError` where groups do not divide what they run along, and for latents.
+    """
+    if role not in ("key", "value"):
+        raise UsageError(f"{name}: is for keys and values of attention only")
+    along, length = ("--kv-residual", residual) if role == "key" else ("a head", dim)
+    if length % group:
+        raise UsageError(f"{name}: --kv-group {group} does not divide {along} of {length}")
+    whole = tokens % residual if role == "key" else min(tokens, residual)
+    packed = heads * (tokens - whole) * dim
+    bits = CACHE_TYPES[name].kivi_bits
+    return packed * bits // 8 + packed // group * 4 + 2 * heads * whole * dim
 
 
 def _ds_mla_bytes(name: str, elements: int, role: str) -> int:

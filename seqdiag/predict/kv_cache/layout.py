@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import ClassVar, Literal
 
-from seqdiag.predict.kv_cache.cache_types import CACHE_TYPES, row_bytes
+from seqdiag.predict.kv_cache.cache_types import CACHE_TYPES, kivi_bytes, row_bytes
 
 Role = Literal["key", "value", "latent", "rope", "index", "conv", "state", "pad"]
 """Which dtype rule a tensor follows. A pad is counted in bytes."""
@@ -42,6 +42,9 @@ class Kept:
             return self.elements * ITEMSIZE[name]
         heads = self.shape[-3] if self.role in ("key", "value") else 1
         dim = self.shape[-1]
+        if CACHE_TYPES[name].kivi_bits:
+            held = (heads, self.shape[-2], dim, self.role)
+            return prod(self.shape[:-3]) * kivi_bytes(name, *held, dtypes.group, dtypes.residual)
         return self.elements // (heads * dim) * row_bytes(name, heads, dim, self.role)
 
 
@@ -279,6 +282,15 @@ class Dtypes:
     state: str
     value: str | None = None
     """Where it differs from that of the keys."""
+    group: int = 32
+    """Elements that share a scale in KIVI's types."""
+    residual: int = 128
+    """Tokens that KIVI's types keep in 16 bits."""
+
+    @property
+    def period(self) -> int:
+        """Tokens after which KIVI's keys are packed: the size falls there."""
+        return self.residual if CACHE_TYPES[self.kv].kivi_bits else 1
 
     def of(self, role: Role) -> str:
         if role == "value":
