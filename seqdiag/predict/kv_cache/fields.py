@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from seqdiag.errors import UsageError
 
 _LARGEST = 2**40
+_MOST_LAYERS = 100_000
 
 
 class Fields:
@@ -40,6 +41,17 @@ class Fields:
         """Returns the first of `names` that is there and not null."""
         return next((name for name in names if self.has(name)), None)
 
+    def either(self, *names: str) -> str | None:
+        """Returns the first of `names` with a value, all spellings of one field.
+
+        Another that differs is remembered as a conflict, with the one that won.
+        """
+        won = self.given(*names)
+        for other in names:
+            if won is not None and self.has(other) and self._get(other) != self._get(won):
+                self.conflicts[won] = _conflict(won, self._get(won), other, self._get(other))
+        return won
+
     def absent(self, name: str) -> bool:
         """Returns whether the field is not there at all; null counts as there."""
         return name not in self._data and self.names.get(name, name) not in self._data
@@ -71,8 +83,8 @@ class Fields:
         if own not in self._data:
             return self._data.get(name)
         value = self._data[own]
-        if own != name and self._data.get(name, value) != value:
-            self.conflicts[own] = f"{own} = {value} wins over {name} = {self._data[name]}"
+        if own != name and name in self._data and self._data[name] != value:
+            self.conflicts[own] = _conflict(own, value, name, self._data[name])
         return value
 
     def _default(self, name: str, default: object) -> object:
@@ -100,6 +112,16 @@ class Fields:
         ):
             raise self._wrong(name, f"a whole number from {minimum} to 2^40")
         return value
+
+    def layers(self, name: str) -> int:
+        """Returns a number of layers."""
+        return self.within_layers(name, self.integer(name))
+
+    def within_layers(self, what: str, layers: int) -> int:
+        """Returns `layers`; refuses more than any model has, before they are built."""
+        if not 1 <= layers <= _MOST_LAYERS:
+            raise self.inconsistent(f"{what} = {layers} is not from 1 to {_MOST_LAYERS}")
+        return layers
 
     def flag(self, name: str, *, default: bool) -> bool:
         """Returns a boolean; where it is missing, `default`, noted as assumed."""
@@ -141,7 +163,7 @@ class Fields:
 
     def layer_kinds(self, layers: int, known: Mapping[str, str]) -> list[str] | None:
         """Returns the kind of each layer, as `known` translates it, where the config lists them."""
-        name = self.given("layer_types", "layers_block_type")
+        name = self.either("layer_types", "layers_block_type")
         if name is None:
             return None
         value = self._get(name)
@@ -179,3 +201,10 @@ class Fields:
         shown = repr(self._get(name))
         shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
         return UsageError(f"{self.where}: {name} = {shown} is not {accepted}")
+
+
+def _conflict(won: str, value: object, other: str, lost: object) -> str:
+    def shown(value: object) -> str:
+        return f"{len(value)} items" if isinstance(value, list | dict) else f"{value!s:.40}"
+
+    return f"{won} = {shown(value)} wins over {other} = {shown(lost)}"

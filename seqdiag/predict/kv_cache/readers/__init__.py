@@ -109,14 +109,13 @@ def _shown(data: Mapping[str, object]) -> str:
 
 
 def _dtype(fields: Fields) -> str:
-    for name in ("dtype", "torch_dtype"):
-        value = fields.text(name)
-        if value is not None:
-            value = value.removeprefix("torch.")
-            if value not in _DTYPES:
-                raise UsageError(
-                    f"{fields.where}: {name} = {value!r} is not one of {', '.join(sorted(_DTYPES))}"
-                )
-            return value
+    name = fields.either("dtype", "torch_dtype")
+    if name is not None:
+        value = str(fields.text(name)).removeprefix("torch.")
+        if value not in _DTYPES:
+            raise UsageError(
+                f"{fields.where}: {name} = {value!r} is not one of {', '.join(sorted(_DTYPES))}"
+            )
+        return value
     fields.assumed["dtype"] = "bfloat16"
     return "bfloat16"

@@ -26,7 +26,6 @@ KINDS = {
 """What configs call a layer, and what it keeps."""
 
 _LETTERS = {"F": "full", "S": "sliding", "C": "chunked", "L": "linear"}
-_MOST_LAYERS = 100_000
 
 
 def read(fields: Fields) -> tuple[Layer, ...]:
@@ -68,15 +67,12 @@ def read_mixed(
 
 def layer_count(fields: Fields) -> int:
     """Returns the number of layers; that of the layer list where there is no other."""
-    listed = fields.given("layers_block_type", "layer_types")
+    listed = fields.either("layer_types", "layers_block_type")
     if not fields.has("num_hidden_layers") and listed is not None:
         value = fields.raw(listed)
         layers = len(value) if isinstance(value, list) else 0
-    else:
-        layers = fields.integer("num_hidden_layers")
-    if not 1 <= layers <= _MOST_LAYERS:
-        raise fields.inconsistent(f"num_hidden_layers = {layers} is not from 1 to {_MOST_LAYERS}")
-    return layers
+        return fields.within_layers(listed, layers)
+    return fields.layers("num_hidden_layers")
 
 
 def read_heads(fields: Fields) -> tuple[int, int]:

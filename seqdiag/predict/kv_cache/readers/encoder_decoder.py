@@ -32,12 +32,12 @@ def read_t5(fields: Fields) -> tuple[Layer, ...]:
     """T5: heads x d_kv, which need not be d_model."""
     heads, head_dim = fields.integer("num_heads"), fields.integer("d_kv", default=64)
     name = fields.given("num_decoder_layers", "num_layers") or "num_layers"
-    return _layers(fields, fields.integer(name), heads, head_dim)
+    return _layers(fields, fields.layers(name), heads, head_dim)
 
 
 def read_bart(fields: Fields) -> tuple[Layer, ...]:
     """BART, Whisper and their like: keys as wide as `d_model` in all."""
-    width = fields.integer(fields.given("d_model", "hidden_size") or "d_model")
+    width = fields.integer(fields.either("d_model", "hidden_size") or "d_model")
     # However many heads there are, they split the whole width.
     heads, head_dim = 1, width
     if fields.has("decoder_attention_heads"):
@@ -45,14 +45,14 @@ def read_bart(fields: Fields) -> tuple[Layer, ...]:
         if width % heads:
             raise fields.inconsistent(f"d_model {width} is no multiple of {heads} heads")
         head_dim = width // heads
-    return _layers(fields, fields.integer("decoder_layers"), heads, head_dim)
+    return _layers(fields, fields.layers("decoder_layers"), heads, head_dim)
 
 
 def read_prophetnet(fields: Fields) -> tuple[Layer, ...]:
     """ProphetNet: the predicted streams share one cache with the main one."""
     heads = fields.integer("num_decoder_attention_heads")
     width = fields.integer("hidden_size", minimum=heads)
-    return _layers(fields, fields.integer("num_decoder_layers"), heads, width // heads)
+    return _layers(fields, fields.layers("num_decoder_layers"), heads, width // heads)
 
 
 def read_nested(fields: Fields) -> tuple[Layer, ...]:
@@ -81,7 +81,7 @@ def read_moonshine(fields: Fields) -> tuple[Layer, ...]:
     heads = fields.integer("decoder_num_attention_heads")
     kv_heads = fields.integer("decoder_num_key_value_heads", default=heads)
     head_dim = fields.integer("hidden_size", minimum=heads) // heads
-    return _layers(fields, fields.integer("decoder_num_hidden_layers"), kv_heads, head_dim)
+    return _layers(fields, fields.layers("decoder_num_hidden_layers"), kv_heads, head_dim)
 
 
 def _layers(fields: Fields, layers: int, heads: int, head_dim: int) -> tuple[Layer, ...]:

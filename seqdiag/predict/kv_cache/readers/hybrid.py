@@ -256,4 +256,5 @@ def read_inkling_loop(fields: Fields) -> tuple[Layer, ...]:
     )
     if not first < last <= len(layers):
         raise fields.inconsistent(f"the loop from {first} to {last} is not within the layers")
+    fields.within_layers("layers of all passes", len(layers) + (last - first) * (passes - 1))
     return layers + layers[first:last] * (passes - 1)

@@ -48,5 +48,5 @@ def indexed_part(fields: Fields) -> tuple[Latent, Latent]:
 
 def read_twice(fields: Fields) -> tuple[Layer, ...]:
     """LongCat-Flash: two attention blocks a layer."""
-    name = fields.given("num_layers", "num_hidden_layers") or "num_layers"
-    return (Layer((latent_part(fields),)),) * (2 * fields.integer(name))
+    name = fields.either("num_layers", "num_hidden_layers") or "num_layers"
+    return (Layer((latent_part(fields),)),) * (2 * fields.layers(name))

@@ -45,7 +45,7 @@ def read_mamba(fields: Fields) -> tuple[Layer, ...]:
         fields.integer("state_size", default=16),
         fields.integer("conv_kernel", default=4),
     )
-    return (Layer(parts),) * fields.integer("num_hidden_layers")
+    return (Layer(parts),) * fields.layers("num_hidden_layers")
 
 
 def read_mamba2(fields: Fields) -> tuple[Layer, ...]:
@@ -61,4 +61,4 @@ def read_mamba2(fields: Fields) -> tuple[Layer, ...]:
         fields.integer("conv_kernel", default=4),
         d_inner,
     )
-    return (Layer(parts),) * fields.integer("num_hidden_layers")
+    return (Layer(parts),) * fields.layers("num_hidden_layers")

@@ -24,7 +24,7 @@ def read_rwkv(fields: Fields) -> tuple[Layer, ...]:
 def read_rwkv7(fields: Fields) -> tuple[Layer, ...]:
     """RWKV-5 to 7 (arXiv 2404.05892, 2503.14456): two token shifts, heads x head_size^2."""
     hidden = fields.integer("hidden_size")
-    name = fields.given("head_size", "head_dim") or "head_size"
+    name = fields.either("head_size", "head_dim") or "head_size"
     head = fields.integer(name)
     if hidden % head:
         raise fields.inconsistent(f"hidden_size {hidden} is no multiple of {name} {head}")
@@ -40,9 +40,9 @@ def read_xlstm(fields: Fields) -> tuple[Layer, ...]:
     heads, hidden = fields.integer("num_heads"), fields.integer("hidden_size")
     key = _rounded(hidden * fields.number("qk_dim_factor", default=0.5)) // heads
     value = _rounded(hidden * fields.number("v_dim_factor", default=1.0)) // heads
-    name = fields.given("num_blocks", "num_hidden_layers") or "num_hidden_layers"
+    name = fields.either("num_blocks", "num_hidden_layers") or "num_hidden_layers"
     # C is key x value, n is key long and m a single number.
-    return (Layer((RecurrentState((heads, key * value + key + 1)),)),) * fields.integer(name)
+    return (Layer((RecurrentState((heads, key * value + key + 1)),)),) * fields.layers(name)
 
 
 def _rounded(width: float) -> int:

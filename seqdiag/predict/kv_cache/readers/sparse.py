@@ -74,7 +74,7 @@ def read_dots3(fields: Fields) -> tuple[Layer, ...]:
         wide=True,
     )
     rank, rope = _sliding_latent(fields, kinds)
-    name = fields.given("sliding_window", "sliding_window_size") or "sliding_window"
+    name = fields.either("sliding_window", "sliding_window_size") or "sliding_window"
     local = WindowedLatent(rank, rope, fields.integer(name))
     return tuple(Layer((local if kind == "sliding" else full,)) for kind in kinds)
 

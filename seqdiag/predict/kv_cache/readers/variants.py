@@ -50,9 +50,9 @@ def read_chatglm(fields: Fields) -> tuple[Layer, ...]:
         kv_heads = fields.integer("multi_query_group_num")
     else:
         kv_heads = heads
-    name = fields.given("head_dim", "kv_channels")
+    name = fields.either("head_dim", "kv_channels")
     head_dim = fields.integer(name) if name else hidden_per_head(fields)
-    layers = fields.integer(fields.given("num_hidden_layers", "num_layers") or "num_layers")
+    layers = fields.layers(fields.either("num_hidden_layers", "num_layers") or "num_layers")
     return (Layer((Attention(kv_heads, head_dim, head_dim),)),) * layers
 
 
@@ -180,7 +180,7 @@ def read_dbrx(fields: Fields) -> tuple[Layer, ...]:
     if isinstance(inner, dict) and inner.get("kv_n_heads") is not None:
         kv_heads = Fields(inner, f"{fields.where}: attn_config").integer("kv_n_heads")
     head_dim = width // heads
-    return (Layer((Attention(kv_heads, head_dim, head_dim),)),) * fields.integer("n_layers")
+    return (Layer((Attention(kv_heads, head_dim, head_dim),)),) * fields.layers("n_layers")
 
 
 def read_jetmoe(fields: Fields) -> tuple[Layer, ...]:
@@ -230,7 +230,7 @@ def read_hrm(fields: Fields) -> tuple[Layer, ...]:
         passes = layer_count(fields)
     else:
         cycles = fields.integer("H_cycles", default=2) * (fields.integer("L_cycles", default=3) + 1)
-        passes = layer_count(fields) * cycles
+        passes = fields.within_layers("layers of all cycles", layer_count(fields) * cycles)
     return (Layer((Attention(kv_heads, head_dim, head_dim),)),) * passes
 
 
@@ -250,6 +250,7 @@ def read_dory(fields: Fields) -> tuple[Layer, ...]:
     middle = layers[first : len(layers) - last]
     loops = fields.integer("n_recurrent_loops", default=2)
     kept = 1 if fields.text("recurrent_kv_cache_mode") == "last_loop" else loops
+    fields.within_layers("layers of all loops", len(layers) + len(middle) * (kept - 1))
     return layers + middle * (kept - 1)
 
 
@@ -264,7 +265,7 @@ def read_cpmant(fields: Fields) -> tuple[Layer, ...]:
 def read_xlnet(fields: Fields) -> tuple[Layer, ...]:
     """XLNet keeps the inputs of its layers, of `mem_len` tokens at most."""
     most = fields.integer("mem_len") if fields.known("mem_len") else None
-    return (Layer((HiddenStates(fields.integer("d_model"), most),)),) * fields.integer("n_layer")
+    return (Layer((HiddenStates(fields.integer("d_model"), most),)),) * fields.layers("n_layer")
 
 
 def read_mllama(fields: Fields) -> tuple[Layer, ...]:
