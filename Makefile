@@ -45,6 +45,7 @@ hf-check: $(VENV)/.installed ## Measure the cache of a tiny model of every type 
 bench: $(VENV)/.installed-dev ## Measure start-up and CPU speed, as ratios, into build/bench/*.csv
 	@mkdir -p build/bench
 	$(BIN)/python tests/benchmarks/startup.py | tee build/bench/startup.csv
+	$(BIN)/python tests/benchmarks/configs.py | tee build/bench/configs.csv
 	$(BIN)/python tests/benchmarks/kernels.py | tee build/bench/kernels.csv
 	$(BIN)/python tests/benchmarks/scans.py | tee build/bench/scans.csv
 

@@ -60,8 +60,17 @@ def read_gguf(name: str, header: Mapping[str, object], where: str) -> Layout:
         source=where,
         fields=fields.read,
         assumed=fields.assumed,
+        query_heads=_query_heads(fields),
         float32_state=True,
     )
+
+
+def _query_heads(fields: Fields) -> int | None:
+    """Returns the query heads where all layers with attention have as many."""
+    heads = fields.peek(("attention.head_count",))
+    counts = {n for n in heads if n} if isinstance(heads, list) else {heads}
+    only = counts.pop() if len(counts) == 1 else None
+    return only if type(only) is int and only > 0 else None
 
 
 def _layer(fields: Fields, architecture: str, index: int, layers: int) -> Layer:
