@@ -89,6 +89,7 @@ def gradflow(
     norm: subject.Norm = None,
     norm_type: subject.NormType = None,
     pattern: subject.Pattern = None,
+    attn_impl: subject.AttnImpl = None,
     multiplier: Annotated[
         str, subject.layer_option("For linear: a of h_t = a h_{t-1} + x_t.", "LIST")
     ] = "0.9,0.99,1.0,1.1",

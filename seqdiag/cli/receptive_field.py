@@ -96,6 +96,7 @@ def receptive_field(
     norm: subject.Norm = None,
     norm_type: subject.NormType = None,
     pattern: subject.Pattern = None,
+    attn_impl: subject.AttnImpl = None,
     model_arg: subject.ModelArg = None,
     hf: subject.Hf = None,
     input: subject.Input = "auto",

@@ -69,6 +69,10 @@ NormType = Annotated[str | None, layer_option("layer or rms.", "NAME")]
 Pattern = Annotated[
     str | None, layer_option("A stack by letters, such as mmma; see --list.", "LETTERS")
 ]
+AttnImpl = Annotated[
+    str | None,
+    layer_option("What attention layers run on, as in attn-bench. Default: sdpa.", "NAME"),
+]
 Seed = Annotated[str, typer.Option(help="Of inputs and weights.", metavar="N")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.", metavar="NAME")]
 
@@ -90,6 +94,7 @@ def subject_fields(given: dict[str, Any]) -> dict[str, Any]:
         "norm": choose("--norm", given["norm"], NORMS),
         "norm_type": choose("--norm-type", given["norm_type"], NORM_TYPES),
         "pattern": given["pattern"],
+        "attn_impl": given["attn_impl"],
         "hidden": parse_optional("--hidden", parse_count, given["hidden"]),
         "seed": parse_optional("--seed", parse_seed, given["seed"]),
         "device": given["device"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from seqdiag.errors import UnavailableError
 from seqdiag.models.mixer import Mixer, State
 from seqdiag.models.positions import Rope
 from seqdiag.ops.attention import attention
@@ -15,7 +16,8 @@ class Attention(Mixer):
 
     H query heads share Hkv key heads. With a window W a step sees W keys, its own included. The
     state is the KV cache, (B, Hkv, T, d) twice, and how many steps went by; a window keeps the
-    W - 1 keys that the next step can still see.
+    W - 1 keys that the next step can still see. `impl` names one of `ops.attention`; `scan` raises
+    `UnavailableError` where it cannot run.
     """
 
     def __init__(
@@ -50,7 +52,12 @@ class Attention(Mixer):
         past_k, past_v, seen = state
         q, k, v = self._project(x, int(seen))
         k, v = torch.cat([past_k, k], dim=2), torch.cat([past_v, v], dim=2)
-        out = attention(q, k, v, causal=True, window=self.window, scale=self.scale, impl=self.impl)
+        try:
+            out = attention(
+                q, k, v, causal=True, window=self.window, scale=self.scale, impl=self.impl
+            )
+        except ValueError as error:  # the layer's own shapes fit: it is the choice that cannot run
+            raise UnavailableError(f"--attn-impl: {error}") from None
         y = self.out_proj(out.transpose(1, 2).flatten(2))
         return y, (self._kept(k), self._kept(v), seen + x.shape[1])
 

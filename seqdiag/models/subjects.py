@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from seqdiag.errors import UsageError, unknown
+from seqdiag.models.attention import Attention
 from seqdiag.models.block import Norm, NormType
 from seqdiag.models.mixer import Mixer
 from seqdiag.models.recurrent import GRU, LSTM, RNN, Init, LinearRecurrence, initialise
@@ -20,6 +21,7 @@ from seqdiag.models.stack import (
     load_architecture,
     with_style,
 )
+from seqdiag.ops.attention import IMPLEMENTATIONS
 
 LINEAR = "linear"
 _ARTICLE = ("rnn", "lstm", "gru")
@@ -38,6 +40,8 @@ class SubjectOptions:
     norm: Norm | None = None
     norm_type: NormType | None = None
     pattern: str | None = None
+    attn_impl: str | None = None
+    """Which implementation attention layers run on; None is PyTorch's."""
 
     @property
     def stacks(self) -> bool:
@@ -66,6 +70,14 @@ def check_architectures(names: tuple[str, ...], options: SubjectOptions) -> None
         raise UsageError("--nonlinearity is of rnn, which is not among --arch")
     if options.init != "default" and not {"rnn", "lstm", "gru"} & inside:
         raise UsageError("--init is of rnn, lstm and gru, none of which is among --arch")
+    if options.attn_impl is not None:
+        known = {name: path for name, path in IMPLEMENTATIONS.items() if name != "reference"}
+        if options.attn_impl not in known:
+            raise unknown("--attn-impl", options.attn_impl, known)
+        for name in set(names) & set(architecture_names()):
+            inside |= set(load_architecture(name).layers)
+        if not {"attention", "sliding-attention"} & inside:
+            raise UsageError("--attn-impl is of attention, which is not among --arch")
     if options.stacks and names == (LINEAR,):
         raise UsageError("--depth and --norm stack layers; linear is one by itself")
 
@@ -147,3 +159,5 @@ def _initialise(layer: torch.nn.Module, options: SubjectOptions) -> None:
         initialise(layer, options.init)
     if options.forget_bias is not None and isinstance(layer, LSTM):
         layer.set_forget_bias(options.forget_bias)
+    if options.attn_impl is not None and isinstance(layer, Attention):
+        layer.impl = options.attn_impl

@@ -11,7 +11,7 @@ from torch import nn
 
 import seqdiag
 from seqdiag.diagnostics.gradflow import GradflowSpec, gradflow
-from seqdiag.errors import UsageError
+from seqdiag.errors import UnavailableError, UsageError
 
 
 def rows(**spec: Any) -> list[dict[str, Any]]:
@@ -267,3 +267,26 @@ def test_a_module_that_is_time_first_is_suspected(module: nn.Module, said: bool)
     pick = "0" if isinstance(module, nn.GRU) else None
     found = seqdiag.gradflow(module, seq_len=6, d_in=8, pick=pick)
     assert all(("--layout tbd" in str(row["note"])) == said for row in found.records)
+
+
+@pytest.mark.parametrize("arch", ["attention", "sliding-attention", "transformer"])
+@pytest.mark.parametrize("impl", ["naive", "blocked", "sdpa-math"])
+def test_gradients_do_not_depend_on_the_attention_that_ran(arch: str, impl: str) -> None:
+    def norms(name: str | None) -> list[float]:
+        spec = GradflowSpec(arch=(arch,), seq_len=20, attn_impl=name)
+        return [row["grad_norm"] for row in gradflow(spec).run().records]  # type: ignore[misc]
+
+    assert norms(impl) == pytest.approx(norms(None), rel=1e-9)
+
+
+def test_an_attention_that_cannot_run_here_is_no_bug() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("it can run here")
+    with pytest.raises(UnavailableError, match="--attn-impl: attention sdpa-cudnn"):
+        gradflow(GradflowSpec(arch=("attention",), attn_impl="sdpa-cudnn")).run()
+    for spec, message in (
+        (GradflowSpec(arch=("gru",), attn_impl="naive"), "is of attention, which is not among"),
+        (GradflowSpec(arch=("attention",), attn_impl="nave"), "unknown name 'nave'"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            gradflow(spec)

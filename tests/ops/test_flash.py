@@ -244,3 +244,23 @@ def test_tiles_cover_every_dimension() -> None:
     assert [tiles.architecture_of(c) for c in ((8, 0), (8, 6), (9, 0), (10, 0), (12, 0))] == [
         "sm_80", "sm_120", "sm_90", "sm_100", "sm_120",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("window", [None, 5])
+def test_a_model_of_the_core_runs_and_learns_on_it(
+    kernel_device: torch.device, window: int | None
+) -> None:
+    """Two heads that share keys, against the same layer on PyTorch's attention."""
+    from seqdiag.models.attention import Attention
+
+    name = "flash-triton" if kernel_device.type == "cuda" else "flash-triton-interpret"
+    torch.manual_seed(0)
+    layer = Attention(32, heads=2, kv_heads=1, window=window).to(kernel_device)
+    x = torch.randn(2, 20, 32, device=kernel_device, requires_grad=True)
+    found = []
+    for impl in ("sdpa", name):
+        layer.impl = impl
+        out = layer(x)
+        found.append([out, *torch.autograd.grad(out.sin().sum(), [x, *layer.parameters()])])
+    for ours, theirs in zip(*reversed(found), strict=True):
+        assert (ours - theirs).abs().max() <= 2e-5 * theirs.abs().max()

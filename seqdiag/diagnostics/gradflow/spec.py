@@ -20,7 +20,7 @@ DEFAULT_ARCH = ("rnn", "lstm", "gru")
 _OF_OWN = ("model_arg", "input", "d_in", "vocab", "layout", "pick")
 _OF_BUILT_IN = (
     "arch", "pattern", "hidden", "depth", "norm", "norm_type", "multiplier", "forget_bias", "init",
-    "nonlinearity",
+    "nonlinearity", "attn_impl",
 )  # fmt: skip
 
 
@@ -61,6 +61,7 @@ class GradflowSpec:
     norm: Norm | None = None
     norm_type: NormType | None = None
     pattern: str | None = None
+    attn_impl: str | None = None
     reduce: Literal["sum", "random"] | None = None
     """The loss direction; None is the sum for recurrent layers, random for anything else."""
     after_steps: int = 0
@@ -92,6 +93,7 @@ class GradflowSpec:
             norm=self.norm,
             norm_type=self.norm_type,
             pattern=self.pattern,
+            attn_impl=self.attn_impl,
         )
 
     @property

@@ -33,6 +33,7 @@ class ReceptiveFieldSpec:
     """How often all of them stand one after the other."""
     arch: tuple[str, ...] | None = None
     pattern: str | None = None
+    attn_impl: str | None = None
     depth: int | None = None
     norm: Norm | None = None
     norm_type: NormType | None = None
@@ -80,6 +81,7 @@ class ReceptiveFieldSpec:
             norm=self.norm,
             norm_type=self.norm_type,
             pattern=self.pattern,
+            attn_impl=self.attn_impl,
         )
 
     def convolutions(self) -> list[tuple[int, int, int]]:
@@ -138,6 +140,8 @@ class ReceptiveFieldSpec:
             )
         if not ours and (self.depth or self.norm or self.norm_type):
             raise UsageError("--depth, --norm and --norm-type stack --arch or --pattern")
+        if not ours and self.attn_impl:
+            raise UsageError("--attn-impl is of attention in --arch or --pattern")
         if not self.inline:
             return
         reach = 1
