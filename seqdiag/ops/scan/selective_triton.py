@@ -34,7 +34,10 @@ def tile_of(n: int, backward: bool = False) -> Tile:
     states = 1 << (n - 1).bit_length()
     if not backward:
         return Tile(states, 32, 8 if states >= 64 else max(1, states // 16))
-    return Tile(states, 32, max(1, states // 8)) if states <= 64 else Tile(states, 16, 8)
+    if states <= 64:
+        return Tile(states, 32, max(1, states // 8))
+    # The mask of states that fill no power of two takes registers too.
+    return Tile(states, 16 if n == states else 8, 8)
 
 
 def prefix_block(states: int) -> dict[str, int]:
