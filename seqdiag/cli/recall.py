@@ -61,6 +61,13 @@ def recall(
         str | None,
         typer.Option(help="Read one pair of each trial, or all. Default: all.", metavar="one|all"),
     ] = None,
+    draw: Annotated[
+        str | None,
+        typer.Option(
+            help='article: the draws of "Sequence models before transformers", number for number.',
+            metavar="NAME",
+        ),
+    ] = None,
     seed: Annotated[str, typer.Option(help="Of all that is drawn.", metavar="N")] = "0",
     task: Annotated[
         str | None,
@@ -129,6 +136,7 @@ def recall(
         "value_dim": parse_optional("--value-dim", parse_count, value_dim),
         "trials": parse_optional("--trials", parse_count, trials),
         "probes": choose("--probes", probes, ("one", "all")),
+        "draw": choose("--draw", draw, ("blocks", "article")),
     }
     _refuse(read_back if task else trained, task)
     chosen = trained if task else read_back

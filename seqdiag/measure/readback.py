@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -69,6 +69,28 @@ def read_back(
     with one_thread(k), torch.no_grad():
         _fill(tally, read, k, v, trials, generator, one)
     return tally
+
+
+def read_back_in_order(
+    read: Reader, loads: Sequence[int], state_dim: int, value_dim: int, trials: int, seed: int
+) -> Iterator[Tally]:
+    """Yields the tally at each of `loads`, drawn as "Sequence models before transformers" draws.
+
+    One stream goes through the loads in order, trial by trial: keys, then values. Trial t probes
+    pair t mod n.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    for pairs in loads:
+        tally = Tally()
+        with torch.no_grad():
+            for trial in range(trials):
+                keys = torch.randn(1, pairs, state_dim, generator=generator)
+                values = torch.randn(1, pairs, value_dim, generator=generator)
+                keys /= keys.norm(dim=-1, keepdim=True)
+                probe = torch.tensor([[trial % pairs]])
+                with one_thread(keys):
+                    _count(tally, read(keys, values)[:, trial % pairs, None], values, probe)
+        yield tally
 
 
 def _fill(

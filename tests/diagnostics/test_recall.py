@@ -10,7 +10,9 @@ import pytest
 import torch
 
 import seqdiag
+from seqdiag.diagnostics.recall import RecallSpec, recall
 from seqdiag.diagnostics.recall.by_training import TrainedRow, regimes
+from seqdiag.errors import UsageError
 from seqdiag.measure.readback import read_back
 from seqdiag.models.memories import MEMORIES, parse_memory
 from seqdiag.ops.memory import memory_loop
@@ -254,3 +256,13 @@ def test_a_plot_never_mixes_what_varies(
     path = tmp_path / "p.svg"
     assert run("recall", *arguments, "--plot", path).code == code
     assert path.exists() == (code == 0)
+
+
+def test_the_articles_draws() -> None:
+    """The printed row of "Sequence models before transformers", exactly."""
+    records = recall(RecallSpec(draw="article")).run().records
+    assert [row["pairs"] for row in records] == [8, 32, 64, 128, 512]
+    assert [row["accuracy_ratio"] for row in records] == [1.0, 1.0, 1.0, 0.975, 0.38]
+    assert {row["trials"] for row in records} == {200}
+    with pytest.raises(UsageError, match="--probes: the article probes one pair a trial"):
+        recall(RecallSpec(draw="article", probes="all"))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from seqdiag.diagnostics.recall.spec import RecallSpec
-from seqdiag.measure.readback import Tally, read_back
+from seqdiag.measure.readback import Tally, read_back, read_back_in_order
 from seqdiag.models.memories import Memory, parse_memory
 from seqdiag.predict import capacity
 from seqdiag.report.result import PlotSpec
@@ -25,6 +25,7 @@ PLOT = PlotSpec(
 )
 _PROBES, _TRIALS = 2000, 20
 """At least this many probes and trials where --trials is not given."""
+_ARTICLE_TRIALS = 200
 _BITS = 32
 
 
@@ -55,26 +56,30 @@ def rows(spec: RecallSpec) -> Iterator[ReadBackRow]:
         name, memory, parameter = parse_memory(text)
         label = f"{name}:{parameter:g}" if memory.parameter else name
         for dim in spec.state_dim:
-            for pairs in spec.pairs:
-                trials = spec.trials or _enough(pairs, spec.one)
-                tally = _measure(spec, memory, parameter, dim, pairs, trials)
+            tallies = _tallies(spec, memory, parameter, dim)
+            for pairs, tally in zip(spec.pairs, tallies, strict=True):
                 yield _row(label, name, memory, parameter, dim, spec, pairs, tally)
 
 
-def _enough(pairs: int, one: bool) -> int:
-    return _PROBES if one else max(_TRIALS, -(-_PROBES // pairs))
-
-
-def _measure(
-    spec: RecallSpec, memory: Memory, parameter: float, dim: int, pairs: int, trials: int
-) -> Tally:
+def _tallies(spec: RecallSpec, memory: Memory, parameter: float, dim: int) -> Iterator[Tally]:
+    """Yields what was read back at each load."""
     import torch
 
     def read(k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return memory.read(k, v, parameter)
 
     value_dim = spec.value_dim or dim
-    return read_back(read, pairs, dim, value_dim, trials, spec.seed, spec.one)
+    if spec.draw == "article":
+        trials = spec.trials or _ARTICLE_TRIALS
+        yield from read_back_in_order(read, spec.pairs, dim, value_dim, trials, spec.seed)
+        return
+    for pairs in spec.pairs:
+        trials = spec.trials or _enough(pairs, spec.one)
+        yield read_back(read, pairs, dim, value_dim, trials, spec.seed, spec.one)
+
+
+def _enough(pairs: int, one: bool) -> int:
+    return _PROBES if one else max(_TRIALS, -(-_PROBES // pairs))
 
 
 def _row(

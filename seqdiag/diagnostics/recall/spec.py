@@ -22,7 +22,10 @@ class RecallSpec:
     value_dim: int | None = None
     pairs: tuple[int, ...] = (8, 32, 64, 128, 512)
     trials: int | None = None
-    probes: Literal["one", "all"] = "all"
+    probes: Literal["one", "all"] | None = None
+    """None is all, and one with the article's draws."""
+    draw: Literal["blocks", "article"] = "blocks"
+    """`article`: number for number as "Sequence models before transformers" draws."""
     seed: int = 0
     task: Task | None = None
     arch: tuple[str, ...] | None = None
@@ -43,13 +46,15 @@ class RecallSpec:
 
     @property
     def one(self) -> bool:
-        return self.probes == "one"
+        return self.probes == "one" or self.draw == "article"
 
     def check(self) -> None:
         """Raises `UsageError` for unknown memories and sizes that memory cannot hold."""
         if self.task is not None:
             self._check_training()
             return
+        if self.draw == "article" and self.probes == "all":
+            raise UsageError("--probes: the article probes one pair a trial; leave out all")
         from seqdiag.models.memories import parse_memory
 
         for text in self.memory:
