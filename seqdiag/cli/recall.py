@@ -71,7 +71,7 @@ def recall(
     seed: Annotated[str, typer.Option(help="Of all that is drawn.", metavar="N")] = "0",
     task: Annotated[
         str | None,
-        _training("Train models on mqar, copy or selective-copy instead.", "NAME"),
+        _training("Train models on mqar, induction, copy or selective-copy instead.", "NAME"),
     ] = None,
     arch: Annotated[
         str | None,
@@ -144,7 +144,7 @@ def recall(
         RecallSpec(
             pairs=parse("--pairs", parse_counts, pairs or ("16" if task else "8,32,64,128,512")),
             seed=parse("--seed", _seed, seed),
-            task=choose("--task", task, ("mqar", "copy", "selective-copy")),
+            task=choose("--task", task, ("mqar", "induction", "copy", "selective-copy")),
             **{name: value for name, value in chosen.items() if value is not None},
         )
     )

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 FILLER = 0
+BOUND = ("mqar", "induction")
+"""Tasks whose answers are bound to keys, ids of their own."""
 _POWER = 0.01
 """Exponent a of the query gaps, p(x) ~ x^(a - 1): most queries come early (arXiv 2312.04927)."""
 
@@ -49,14 +51,13 @@ class Problem:
             return f"--vocab: {self.vocab} is fewer than 4"
         if self.pairs > half - 1:
             return f"--pairs: {self.pairs} is more than vocab/2 - 1 = {half - 1} distinct keys"
-        need = {"mqar": 4 * self.pairs, "copy": 2 * self.pairs, "selective-copy": 2 * self.pairs}
-        if self.seq_len < need[self.task]:
-            times = need[self.task] // self.pairs
+        times = {"mqar": 4, "induction": 3, "copy": 2, "selective-copy": 2}[self.task]
+        if self.seq_len < times * self.pairs:
             return (
-                f"--pairs: {times} x {self.pairs} = {need[self.task]} tokens do not fit into "
+                f"--pairs: {times} x {self.pairs} = {times * self.pairs} tokens do not fit into "
                 f"--seq-len {self.seq_len}"
             )
-        if self.random_filler and self.task != "mqar":
+        if self.random_filler and self.task not in BOUND:
             return (
                 f"--filler: random filler would be indistinguishable from the words of {self.task}"
             )
@@ -89,6 +90,27 @@ def mqar(problem: Problem, batch: int, generator: torch.Generator) -> Examples:
     return Examples(tokens, asked_at, values, needed, values)
 
 
+def induction(problem: Problem, batch: int, generator: torch.Generator) -> Examples:
+    """Induction heads: what followed this token? (H3, arXiv 2212.14052, of many tokens at once.)
+
+    n triggers, ids 1 .. V/2 - 1, stand anywhere in filler, each followed by its answer, V/2 .. V -
+    1; no id twice. The last n positions hold the triggers again, in another order.
+    """
+    n, half = problem.pairs, problem.vocab // 2
+    triggers = 1 + _choose(batch, half - 1, n, generator)
+    answers = half + _choose(batch, problem.vocab - half, n, generator)
+    # Where n pairs go among the other cells, each then as wide as two.
+    cells = _choose(batch, problem.seq_len - 2 * n, n, generator).sort(dim=1).values
+    places = cells + torch.arange(n)
+    tokens = _filler(problem, batch, torch.cat([triggers, answers], dim=1), generator)
+    tokens.scatter_(1, places, triggers)
+    tokens.scatter_(1, places + 1, answers)
+    order = _choose(batch, n, n, generator)
+    tokens[:, -n:] = triggers.gather(1, order)
+    asked_at = (problem.seq_len - n + torch.arange(n)).expand(batch, n)
+    return Examples(tokens, asked_at, answers.gather(1, order), places.gather(1, order), answers)
+
+
 def copy(problem: Problem, batch: int, generator: torch.Generator) -> Examples:
     """n tokens, filler, and at the last n positions the tokens again, in order."""
     n = problem.pairs
@@ -114,6 +136,7 @@ def _copied(problem: Problem, places: Tensor, generator: torch.Generator) -> Exa
 
 TASKS: dict[str, Callable[[Problem, int, torch.Generator], Examples]] = {
     "mqar": mqar,
+    "induction": induction,
     "copy": copy,
     "selective-copy": selective_copy,
 }

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seqdiag.measure.tasks import TASKS, Problem, draw
+from seqdiag.measure.tasks import BOUND, TASKS, Problem, draw
 
 
 @st.composite
@@ -16,7 +16,7 @@ def problems(draw_: st.DrawFn) -> Problem:
     pairs = draw_(st.integers(1, 9))
     seq_len = draw_(st.integers(4 * pairs, 4 * pairs + 30))
     vocab = draw_(st.integers(2 * pairs + 4, 60))
-    return Problem(task, vocab, seq_len, pairs, task == "mqar" and draw_(st.booleans()))
+    return Problem(task, vocab, seq_len, pairs, task in BOUND and draw_(st.booleans()))
 
 
 @settings(max_examples=60, deadline=None)
@@ -40,7 +40,7 @@ def test_every_question_is_answered_earlier(problem: Problem, seed: int) -> None
         assert set(answer) == set(candidates)
         for at, value, start in zip(asked, answer, needed, strict=True):
             assert value != 0 and start < at
-            if problem.task == "mqar":
+            if problem.task in BOUND:
                 assert (row[start], row[start + 1]) == (row[at], value)
                 assert row[at] < problem.vocab // 2 <= value
                 assert row.count(row[at]) == 2 and row.count(value) == 1
@@ -57,10 +57,18 @@ def test_queries_come_early_but_reach_the_end() -> None:
     assert int(examples.asked_at.max()) == 62
 
 
+def test_triggers_stand_anywhere_before_the_questions() -> None:
+    examples = draw(Problem("induction", 64, 20, 3), 4000, torch.Generator().manual_seed(0))
+    assert set(examples.needed_from.flatten().tolist()) == set(range(16))
+    assert set(examples.asked_at.flatten().tolist()) == {17, 18, 19}
+    later = examples.needed_from[:, 0] > examples.needed_from[:, 1]
+    assert float(later.double().mean()) == pytest.approx(0.5, abs=0.03)
+
+
 @pytest.mark.parametrize("task", sorted(TASKS))
 def test_an_order_of_answers_is_no_order_of_ids(task: str) -> None:
     answers = draw(Problem(task, 64, 32, 4), 3000, torch.Generator().manual_seed(1)).answers
-    low = 32 if task == "mqar" else 2
+    low = 32 if task in BOUND else 2
     counts = torch.bincount(answers.flatten(), minlength=64)[low:].double()
     assert float(counts.std() / counts.mean()) < 0.1
     assert float((answers[:, 0] < answers[:, 1]).double().mean()) == pytest.approx(0.5, abs=0.04)
@@ -71,6 +79,7 @@ def test_an_order_of_answers_is_no_order_of_ids(task: str) -> None:
     [
         (Problem("mqar", 16, 64, 8), "--pairs: 8 is more than vocab/2 - 1 = 7"),
         (Problem("mqar", 256, 64, 17), "do not fit into --seq-len 64"),
+        (Problem("induction", 256, 11, 4), "3 x 4 = 12 tokens do not fit into --seq-len 11"),
         (Problem("copy", 256, 8, 5), "do not fit into --seq-len 8"),
         (Problem("mqar", 2, 64, 1), "--vocab"),
         (Problem("copy", 64, 64, 4, random_filler=True), "--filler"),

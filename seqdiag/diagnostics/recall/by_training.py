@@ -16,7 +16,7 @@ from seqdiag.diagnostics.journal import Journal
 from seqdiag.diagnostics.recall.spec import RecallSpec
 from seqdiag.errors import UsageError
 from seqdiag.measure.learning import HELD_OUT, Recipe, learn, reachable
-from seqdiag.measure.tasks import Problem
+from seqdiag.measure.tasks import BOUND, Problem
 from seqdiag.models.stack import StackSpec
 from seqdiag.models.tokens import TokenModel, reach_of, stack_of
 from seqdiag.predict.capacity import wilson
@@ -48,7 +48,7 @@ class Job:
 class TrainedRow:
     """A model after training on a task; accuracies are at the questions of held-out sequences."""
 
-    task: str = column("mqar, copy or selective-copy", identity=True)
+    task: str = column("mqar, induction, copy or selective-copy", identity=True)
     arch: str = column("layers", identity=True)
     pattern: str = column("layers by letter")
     seq_len: int = column("tokens a sequence", unit="tokens", identity=True)
@@ -210,7 +210,7 @@ def _row(job: Job, **measured: object) -> TrainedRow:
         "train_accuracy_ratio": None,
         "cpu_s": None,
     } | measured
-    answers = spec.vocab - spec.vocab // 2 if spec.task == "mqar" else spec.vocab - 2
+    answers = spec.vocab - spec.vocab // 2 if spec.task in BOUND else spec.vocab - 2
     return TrainedRow(
         task=spec.task or "",
         arch=job.arch,

@@ -8,7 +8,7 @@ from typing import Literal
 from seqdiag.errors import UsageError
 from seqdiag.units import format_bytes
 
-Task = Literal["mqar", "copy", "selective-copy"]
+Task = Literal["mqar", "induction", "copy", "selective-copy"]
 _LARGEST = 2**31
 """Bytes of the matrices of one trial: more is refused rather than swapped."""
 
