@@ -104,6 +104,13 @@ def recall(
     jobs: Annotated[
         str | None, _training("Models trained at once, a process each. Default: 1.")
     ] = None,
+    scheduler: Annotated[
+        str | None,
+        _training(
+            "Train on the workers of a Dask cluster, such as tcp://host:8786 (extra: cluster).",
+            "ADDRESS",
+        ),
+    ] = None,
     resume: Annotated[
         str | None,
         _training("Append finished rows to FILE; what it holds is not trained again.", "FILE"),
@@ -128,6 +135,7 @@ def recall(
         "budget_s": parse_optional("--budget", _seconds, budget),
         "seeds": parse_optional("--seeds", parse_count, seeds),
         "jobs": parse_optional("--jobs", _workers, jobs),
+        "scheduler": scheduler,
         "resume": resume,
     }
     read_back = {

@@ -28,24 +28,29 @@ def run_jobs(
     jobs without a result start over in a new pool, and if that dies too, each in one of its own,
     where a death can only be the job's.
     """
-    guarded = _Guarded(function, failed)
+    work = guarded(function, failed)
     if workers == 1:
         for index, job in enumerate(jobs):
-            yield index, guarded(job)
+            yield index, work(job)
         return
     left = dict(enumerate(jobs))
     for _ in range(2):
-        for index, done in _pooled(guarded, left, workers):
+        for index, done in _pooled(work, left, workers):
             del left[index]
             yield index, done
     for index, job in left.items():
-        alone = list(_pooled(guarded, {index: job}, 1))
+        alone = list(_pooled(work, {index: job}, 1))
         yield alone[0] if alone else (index, failed(job, "its worker process died"))
 
 
-class _Guarded(Generic[Job, Done]):
-    """A function whose errors become results; it pickles if its parts do."""
+def guarded(
+    function: Callable[[Job], Done], failed: Callable[[Job, str], Done]
+) -> Callable[[Job], Done]:
+    """Returns a function whose errors become `failed(job, reason)`; it pickles if its parts do."""
+    return _Guarded(function, failed)
 
+
+class _Guarded(Generic[Job, Done]):
     def __init__(self, function: Callable[[Job], Done], failed: Callable[[Job, str], Done]) -> None:
         self.function, self.failed = function, failed
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -108,3 +109,51 @@ def test_workers_do_not_run_the_script_again(tmp_path: Path) -> None:
     ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
     assert ran.returncode == 0 and "internal error" not in ran.stderr
     assert ran.stdout.count(",ok,") == 2
+
+
+def start_worker(address: str, folder: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--nthreads", "1"]
+    options = ["--no-nanny", "--no-dashboard", "--local-directory", str(folder)]
+    return subprocess.Popen([*command, *options], stderr=subprocess.DEVNULL)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_cluster_gives_the_same_rows_though_a_worker_is_killed(run: Run, tmp_path: Path) -> None:
+    """Two worker processes; the first row done, one of them is killed."""
+    distributed = pytest.importorskip("distributed")
+    from seqdiag.diagnostics.recall import RecallSpec, recall
+
+    options: dict[str, Any] = {
+        "task": "mqar", "pairs": (2,), "seq_len": (16,), "vocab": 16, "d_model": 8, "batch": 8,
+        "updates": 20, "seeds": 4,
+    }  # fmt: skip
+    with distributed.LocalCluster(
+        n_workers=0, processes=True, dashboard_address=None, scheduler_port=0
+    ) as cluster:
+        address = cluster.scheduler_address
+        workers = [start_worker(address, tmp_path) for _ in range(2)]
+        try:
+            found = []
+            for row in recall(RecallSpec(scheduler=address, **options)).rows:
+                if not found:
+                    workers[0].kill()
+                found.append(row)
+        finally:
+            for worker in workers:
+                worker.kill()
+                worker.wait()
+    here = list(recall(RecallSpec(**options)).rows)
+    assert [dataclasses.replace(row, cpu_s=0) for row in found] == [
+        dataclasses.replace(row, cpu_s=0) for row in here
+    ]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_scheduler_that_is_not_there(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("distributed")
+    monkeypatch.setattr("seqdiag.diagnostics.cluster._PATIENCE", 1.0)
+    ran = run(*TINY, "--scheduler", "tcp://127.0.0.1:9")
+    assert (ran.code, ran.out) == (3, "")
+    assert "--scheduler: no scheduler at tcp://127.0.0.1:9" in ran.err
+    assert run(*TINY, "--scheduler", "tcp://127.0.0.1:9", "--jobs", 2).code == 2
+    assert run(*TINY, "--scheduler", "nonsense://x").code == 2

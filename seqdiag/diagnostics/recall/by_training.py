@@ -90,11 +90,11 @@ def rows(spec: RecallSpec, jobs: Sequence[Job]) -> Iterator[TrainedRow]:
     journal = None
     if spec.resume is not None:
         journal = Journal("--resume", Path(spec.resume), TrainedRow)
-    yield from in_order(_results(jobs, spec.jobs, journal))
+    yield from in_order(_results(jobs, spec.jobs, spec.scheduler, journal))
 
 
 def _results(
-    jobs: Sequence[Job], workers: int, journal: Journal[TrainedRow] | None
+    jobs: Sequence[Job], workers: int, scheduler: str | None, journal: Journal[TrainedRow] | None
 ) -> Iterator[tuple[int, TrainedRow]]:
     """Yields rows by the index of their job: those in the journal, then the others."""
     left = []
@@ -104,10 +104,20 @@ def _results(
             left.append(index)
         else:
             yield index, row
-    for position, row in run_jobs(train, [jobs[i] for i in left], workers, failed):
+    for position, row in _run([jobs[i] for i in left], workers, scheduler):
         if journal is not None and row.status != "error":
             journal.add(_key(jobs[left[position]]), row)
         yield left[position], row
+
+
+def _run(
+    jobs: Sequence[Job], workers: int, scheduler: str | None
+) -> Iterator[tuple[int, TrainedRow]]:
+    if scheduler is None:
+        return run_jobs(train, jobs, workers, failed)
+    from seqdiag.diagnostics.cluster import run_on_cluster
+
+    return run_on_cluster(train, jobs, scheduler, failed)
 
 
 def _key(job: Job) -> dict[str, object]:

@@ -76,7 +76,7 @@ def _training_plot(spec: RecallSpec) -> PlotSpec | None:
 _READ_BACK = {"memory", "state_dim", "value_dim", "trials", "probes", "draw"}
 _TRAINING = {
     "task", "arch", "pattern", "seq_len", "vocab", "d_model", "heads", "window", "filler",
-    "updates", "batch", "lr", "budget", "seeds", "jobs", "resume",
+    "updates", "batch", "lr", "budget", "seeds", "jobs", "scheduler", "resume",
 }  # fmt: skip
 
 

@@ -42,6 +42,8 @@ class RecallSpec:
     budget_s: float = 60.0
     seeds: int = 1
     jobs: int = 1
+    scheduler: str | None = None
+    """Address of a Dask scheduler whose workers train."""
     resume: str | None = None
 
     @property
@@ -68,6 +70,8 @@ class RecallSpec:
             )
 
     def _check_training(self) -> None:
+        if self.scheduler is not None and self.jobs > 1:
+            raise UsageError("--jobs: is of this machine; --scheduler has workers of its own")
         if self.arch and self.pattern:
             raise UsageError("--pattern: is instead of --arch")
         if self.lr is not None and self.lr <= 0:
