@@ -50,18 +50,30 @@ class Learned:
     """Whether the budget ended training before its last update."""
 
 
-def learn(model: TokenModel, problem: Problem, recipe: Recipe, seed: int) -> Learned:
+def learn(
+    model: TokenModel,
+    problem: Problem,
+    recipe: Recipe,
+    seed: int,
+    tell: Callable[[int, float], None] | None = None,
+) -> Learned:
     """Returns what `model` learned: fresh sequences every update, loss at the questions only, on
     one thread.
 
     Held-out accuracy is taken every 50 updates; training ends at 99 %, at the last update or when
-    the CPU seconds of this process reach the budget.
+    the CPU seconds of this process reach the budget. `tell` hears updates and accuracy each time.
     """
     with one_thread(model.embedding.weight):
-        return _learn(model, problem, recipe, seed)
+        return _learn(model, problem, recipe, seed, tell or (lambda updates, accuracy: None))
 
 
-def _learn(model: TokenModel, problem: Problem, recipe: Recipe, seed: int) -> Learned:
+def _learn(
+    model: TokenModel,
+    problem: Problem,
+    recipe: Recipe,
+    seed: int,
+    tell: Callable[[int, float], None],
+) -> Learned:
     held_out = draw(problem, HELD_OUT, torch.Generator().manual_seed(seed + _HELD_OUT_SEED))
     generator = torch.Generator().manual_seed(seed + _TRAIN_SEED)
     optimiser = torch.optim.AdamW(
@@ -85,6 +97,7 @@ def _learn(model: TokenModel, problem: Problem, recipe: Recipe, seed: int) -> Le
         learned.loss = float(loss.detach())
         learned.train_accuracy = _right(logits.detach(), examples)
         _score(model, held_out, learned, update)
+        tell(update, learned.accuracy)
         if learned.accuracy >= _DONE or learned.cut or not math.isfinite(learned.loss):
             break
     learned.cpu_s = time.process_time() - began

@@ -129,8 +129,9 @@ class _Run:
         from seqdiag.report.progress import tracked
 
         quiet = self._options.quiet
+        diagnosis = self._diagnosis
         for row in tracked(
-            self._diagnosis.rows, self._diagnosis.total, self._diagnosis.command, quiet
+            diagnosis.rows, diagnosis.total, diagnosis.command, quiet, diagnosis.live
         ):
             record = record_of(row)
             if self._baseline is not None:

@@ -67,6 +67,13 @@ class Result:
 
 
 @dataclass(slots=True)
+class Live:
+    """What the row in the making has come to, for the progress bar."""
+
+    text: str = ""
+
+
+@dataclass(slots=True)
 class Diagnosis:
     """A measurement ready to run: rows come as they are measured, findings when all are in."""
 
@@ -85,6 +92,8 @@ class Diagnosis:
     dtype: str = ""
     seed: int | None = None
     details: Details | None = None
+    live: Live | None = None
+    """Given where a row takes long: the progress bar shows it from the first row on."""
     unmet: Callable[[Sequence[Any]], list[str]] | None = None
     """Says which requirements of the question itself the rows do not meet: exit code 1."""
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from seqdiag.diagnostics.jobs import in_order, run_jobs
+from seqdiag.report.result import Live
 
 Run = Callable[..., Any]
 
@@ -67,9 +68,11 @@ def test_resume_does_no_job_twice(
     trained: list[int] = []
     whole = by_training.train
 
-    def counted(job: by_training.Job) -> by_training.TrainedRow:
+    def counted(job: by_training.Job, live: Live) -> by_training.TrainedRow:
         trained.append(job.seed)
-        return whole(job)
+        row = whole(job, live)
+        assert f"{job.arch}, 2 of 16: " in live.text
+        return row
 
     monkeypatch.setattr(by_training, "train", counted)
     first = run(*TINY, "--seeds", 2, "--resume", path)

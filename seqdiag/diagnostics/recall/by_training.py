@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,7 @@ from seqdiag.measure.tasks import BOUND, Problem
 from seqdiag.models.stack import StackSpec
 from seqdiag.models.tokens import TokenModel, reach_of, stack_of
 from seqdiag.predict.capacity import wilson
-from seqdiag.report.result import PlotSpec
+from seqdiag.report.result import Live, PlotSpec
 from seqdiag.report.schema import Status, column
 
 PLOT = PlotSpec(
@@ -86,15 +87,16 @@ def jobs_of(spec: RecallSpec) -> list[Job]:
     ]
 
 
-def rows(spec: RecallSpec, jobs: Sequence[Job]) -> Iterator[TrainedRow]:
+def rows(spec: RecallSpec, jobs: Sequence[Job], live: Live) -> Iterator[TrainedRow]:
+    """Yields a row a job; `live` says how far the one in training is, if it trains here."""
     journal = None
     if spec.resume is not None:
         journal = Journal("--resume", Path(spec.resume), TrainedRow)
-    yield from in_order(_results(jobs, spec.jobs, spec.scheduler, journal))
+    yield from in_order(_results(jobs, spec, live, journal))
 
 
 def _results(
-    jobs: Sequence[Job], workers: int, scheduler: str | None, journal: Journal[TrainedRow] | None
+    jobs: Sequence[Job], spec: RecallSpec, live: Live, journal: Journal[TrainedRow] | None
 ) -> Iterator[tuple[int, TrainedRow]]:
     """Yields rows by the index of their job: those in the journal, then the others."""
     left = []
@@ -104,20 +106,20 @@ def _results(
             left.append(index)
         else:
             yield index, row
-    for position, row in _run([jobs[i] for i in left], workers, scheduler):
+    for position, row in _run([jobs[i] for i in left], spec, live):
         if journal is not None and row.status != "error":
             journal.add(_key(jobs[left[position]]), row)
         yield left[position], row
 
 
-def _run(
-    jobs: Sequence[Job], workers: int, scheduler: str | None
-) -> Iterator[tuple[int, TrainedRow]]:
-    if scheduler is None:
-        return run_jobs(train, jobs, workers, failed)
-    from seqdiag.diagnostics.cluster import run_on_cluster
+def _run(jobs: Sequence[Job], spec: RecallSpec, live: Live) -> Iterator[tuple[int, TrainedRow]]:
+    if spec.scheduler is not None:
+        from seqdiag.diagnostics.cluster import run_on_cluster
 
-    return run_on_cluster(train, jobs, scheduler, failed)
+        return run_on_cluster(train, jobs, spec.scheduler, failed)
+    # In other processes nobody hears.
+    here = functools.partial(train, live=live) if spec.jobs == 1 else train
+    return run_jobs(here, jobs, spec.jobs, failed)
 
 
 def _key(job: Job) -> dict[str, object]:
@@ -137,9 +139,14 @@ _DECIDING = (
 )  # fmt: skip
 
 
-def train(job: Job) -> TrainedRow:
+def train(job: Job, live: Live | None = None) -> TrainedRow:
     """Returns the row of one job, on one thread, whatever ran before in this process."""
     spec, stack = job.spec, stack_for(job)
+
+    def tell(updates: int, accuracy: float) -> None:
+        if live is not None:
+            live.text = f"{job.arch}, {job.pairs} of {job.seq_len}: {accuracy:.3f} after {updates}"
+
     problem = _problem(job)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(job.seed)
@@ -149,6 +156,7 @@ def train(job: Job) -> TrainedRow:
             problem,
             Recipe(spec.updates, spec.batch, spec.lr or _rate(stack.layers), spec.budget_s),
             job.seed,
+            tell,
         )
         state = model.state_bytes(job.seq_len)
     finite = math.isfinite(learned.loss)

@@ -6,7 +6,7 @@ import dataclasses
 
 from seqdiag.diagnostics.recall import by_memory
 from seqdiag.diagnostics.recall.spec import RecallSpec
-from seqdiag.report.result import Diagnosis, PlotSpec
+from seqdiag.report.result import Diagnosis, Live, PlotSpec
 
 
 def recall(spec: RecallSpec) -> Diagnosis:
@@ -35,11 +35,13 @@ def _trained(spec: RecallSpec) -> Diagnosis:
     jobs = by_training.jobs_of(spec)
     for job in jobs:
         by_training.check(job)
+    live = Live()
     return Diagnosis(
         command="recall",
         spec=_own(spec, _TRAINING),
         row_type=by_training.TrainedRow,
-        rows=by_training.rows(spec, jobs),
+        rows=by_training.rows(spec, jobs, live),
+        live=live,
         total=len(jobs),
         conclude=by_training.conclude,
         plot=_training_plot(spec),
