@@ -85,6 +85,14 @@ def recall(
     seq_len: Annotated[str | None, _training("Tokens a sequence. Default: 64.", "LIST")] = None,
     vocab: Annotated[str | None, _training("Token ids. Default: 256.")] = None,
     d_model: Annotated[str | None, _training("Width. Default: 64.")] = None,
+    equal: Annotated[
+        str | None,
+        _training(
+            "What --arch have as much of as the first has at --d-model: width, params or state. "
+            "Default: width.",
+            "LIST",
+        ),
+    ] = None,
     heads: Annotated[str | None, _training("Of attention and linear memories. Default: 1.")] = None,
     window: Annotated[
         str | None, _training("Keys that sliding attention sees. Default: 16.")
@@ -126,6 +134,7 @@ def recall(
         "seq_len": parse_optional("--seq-len", parse_counts, seq_len),
         "vocab": parse_optional("--vocab", parse_count, vocab),
         "d_model": parse_optional("--d-model", parse_count, d_model),
+        "equal": parse_optional("--equal", _equal, equal),
         "heads": parse_optional("--heads", parse_count, heads),
         "window": parse_optional("--window", parse_count, window),
         "filler": choose("--filler", filler, ("zero", "random")),
@@ -169,6 +178,14 @@ def _refuse(options: dict[str, Any], task: str | None) -> None:
                 else f"{option}: is of training",
                 hint="leave one of the two out" if task else f"add --task mqar to use {option}",
             )
+
+
+def _equal(text: str) -> tuple[str, ...]:
+    names = parse_names(text)
+    for name in names:
+        if name not in ("width", "params", "state"):
+            raise ValueError(f"{name!r} is not one of width, params, state")
+    return names
 
 
 def _workers(text: str) -> int:

@@ -216,7 +216,8 @@ def test_studies_run(study: str, run: Run) -> None:
 def row_of(pattern: str, accuracy: float, updates: int | None, pairs: int = 4) -> TrainedRow:
     return TrainedRow(
         task="mqar", arch=pattern, pattern=pattern, seq_len=32, vocab=64, pairs=pairs, seed=0,
-        layers=2, d_model=32, params=100, state_bytes=64, updates=500, updates_to_50=None,
+        equal="width", layers=2, d_model=32, params=100, state_bytes=64, updates=500,
+        updates_to_50=None,
         updates_to_99=updates, accuracy_ratio=accuracy, accuracy_low=0.0, accuracy_high=1.0,
         in_set_ratio=1.0, reach_ceiling_ratio=1.0, chance_in_set=0.25, chance_vocab=0.1,
         train_accuracy_ratio=0.5, cpu_s=1.0, status="ok", note="",
@@ -231,7 +232,7 @@ def test_regimes_name_the_kind_that_is_ahead() -> None:
     assert lines[0].startswith("4 pairs in 32 tokens: hybrid is ahead: ")
     assert lines[1].startswith("8 pairs in 32 tokens: attention is ahead: ")
     assert lines[2].startswith("16 pairs in 32 tokens: level: ")
-    assert "The hybrid is ahead in 1 of 3 cells. Not equal: parameters 100 to 100" in lines[3]
+    assert "the hybrid is ahead in 1 of 3 cells. Parameters 100 to 100, state 64" in lines[3]
     assert regimes(faster[:2]) == []
 
 
@@ -266,3 +267,18 @@ def test_the_articles_draws() -> None:
     assert {row["trials"] for row in records} == {200}
     with pytest.raises(UsageError, match="--probes: the article probes one pair a trial"):
         recall(RecallSpec(draw="article", probes="all"))
+
+
+def test_architectures_are_made_equal() -> None:
+    """Against attention at width 32: parameters and state within what a width of 2 changes."""
+    spec = RecallSpec(
+        task="mqar", arch=("attention+attention", "mamba+mamba", "mamba+attention"), vocab=64,
+        pairs=(2,), seq_len=(32, 64), d_model=32, batch=2, updates=1, equal=("params", "state"),
+    )  # fmt: skip
+    records = recall(spec).run().records
+    for column, equal in (("params", "params"), ("state_bytes", "state")):
+        for seq_len in (32, 64):
+            cell = [r for r in records if (r["equal"], r["seq_len"]) == (equal, seq_len)]
+            first, *others = (float(r[column]) for r in cell)
+            assert cell[0]["d_model"] == 32
+            assert all(abs(other - first) / first < 0.12 for other in others), cell

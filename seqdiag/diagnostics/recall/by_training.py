@@ -14,7 +14,7 @@ import torch
 
 from seqdiag.diagnostics.jobs import in_order, run_jobs
 from seqdiag.diagnostics.journal import Journal
-from seqdiag.diagnostics.recall.spec import RecallSpec
+from seqdiag.diagnostics.recall.spec import Equal, RecallSpec
 from seqdiag.errors import UsageError
 from seqdiag.measure.learning import HELD_OUT, Recipe, learn, reachable
 from seqdiag.measure.tasks import BOUND, Problem
@@ -43,6 +43,8 @@ class Job:
     pairs: int
     seq_len: int
     seed: int
+    equal: Equal
+    d_model: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,9 @@ class TrainedRow:
     vocab: int = column("token ids", identity=True)
     pairs: int = column("pairs to recall, or tokens to copy", identity=True)
     seed: int = column("of weights and data", identity=True)
+    equal: str = column(
+        "what all architectures have as much of as the first: width, params or state", identity=True
+    )
     layers: int = column("mixers")
     d_model: int = column("width", identity=True)
     params: int | None = column("parameters, embedding included")
@@ -81,10 +86,39 @@ def jobs_of(spec: RecallSpec) -> list[Job]:
     archs = spec.arch or (() if spec.pattern else ("conv+attention",))
     names = [*archs, *([spec.pattern] if spec.pattern else [])]
     seeds = range(spec.seed, spec.seed + spec.seeds)
+    product = itertools.product(spec.equal, names, spec.seq_len, spec.pairs, seeds)
     return [
-        Job(spec, arch, pairs, seq_len, seed)
-        for arch, seq_len, pairs, seed in itertools.product(names, spec.seq_len, spec.pairs, seeds)
+        Job(spec, arch, pairs, seq_len, seed, equal, _width(spec, arch, names[0], seq_len, equal))
+        for equal, arch, seq_len, pairs, seed in product
     ]
+
+
+_WIDEST = 8
+"""Times --d-model, the widest that a model gets to be equal."""
+
+
+def _width(spec: RecallSpec, arch: str, first: str, seq_len: int, equal: Equal) -> int:
+    """Returns the width at which `arch` has as much as `first` at --d-model, as near as it goes.
+
+    Widths are multiples of 2 and of --heads; parameters and state grow with them.
+    """
+    if equal == "width" or arch == first:
+        return spec.d_model
+
+    def amount(name: str, width: int) -> int:
+        stack = _stack(spec, name, width, seq_len)
+        with torch.random.fork_rng(devices=[]):
+            model = TokenModel(spec.vocab, width, stack)
+        if equal == "params":
+            return sum(p.numel() for p in model.parameters())
+        return model.state_bytes(seq_len)
+
+    wanted, step = amount(first, spec.d_model), math.lcm(2, spec.heads)
+    low, high = 1, max(1, _WIDEST * spec.d_model // step)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if amount(arch, middle * step) <= wanted else (low, middle)
+    return min((low * step, high * step), key=lambda width: abs(amount(arch, width) - wanted))
 
 
 def rows(spec: RecallSpec, jobs: Sequence[Job], live: Live) -> Iterator[TrainedRow]:
@@ -131,6 +165,8 @@ def _key(job: Job) -> dict[str, object]:
         "pairs": job.pairs,
         "seq_len": job.seq_len,
         "seed": job.seed,
+        "equal": job.equal,
+        "d_model": job.d_model,
     }
 
 
@@ -150,7 +186,7 @@ def train(job: Job, live: Live | None = None) -> TrainedRow:
     problem = _problem(job)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(job.seed)
-        model = TokenModel(spec.vocab, spec.d_model, stack)
+        model = TokenModel(spec.vocab, job.d_model, stack)
         learned = learn(
             model,
             problem,
@@ -189,9 +225,12 @@ def failed(job: Job, reason: str) -> TrainedRow:
 
 def stack_for(job: Job) -> StackSpec:
     """Returns the stack of a job. Raises `UsageError`."""
-    spec = job.spec
-    arch, pattern = (None, job.arch) if job.arch == spec.pattern else (job.arch, None)
-    return stack_of(arch, pattern, spec.heads, spec.window, spec.d_model, job.seq_len)
+    return _stack(job.spec, job.arch, job.d_model, job.seq_len)
+
+
+def _stack(spec: RecallSpec, name: str, width: int, seq_len: int) -> StackSpec:
+    arch, pattern = (None, name) if name == spec.pattern else (name, None)
+    return stack_of(arch, pattern, spec.heads, spec.window, width, seq_len)
 
 
 def check(job: Job) -> None:
@@ -237,8 +276,9 @@ def _row(job: Job, **measured: object) -> TrainedRow:
         vocab=spec.vocab,
         pairs=job.pairs,
         seed=job.seed,
+        equal=job.equal,
         layers=len(stack.layers),
-        d_model=spec.d_model,
+        d_model=job.d_model,
         chance_in_set=1 / job.pairs,
         chance_vocab=1 / answers,
         **values,  # type: ignore[arg-type]
@@ -267,7 +307,8 @@ def conclude(rows: Sequence[TrainedRow]) -> list[str]:
 
 def _sentence(row: TrainedRow) -> str:
     assert row.accuracy_ratio is not None and row.in_set_ratio is not None
-    head = f"{row.arch}, {row.pairs} of {row.seq_len}: {row.accuracy_ratio:.3f} right"
+    alike = "" if row.equal == "width" else f" at equal {row.equal}"
+    head = f"{row.arch}, {row.pairs} of {row.seq_len}{alike}: {row.accuracy_ratio:.3f} right"
     if row.updates_to_99 is not None:
         return f"{head} after {row.updates_to_99} updates."
     ceiling = row.reach_ceiling_ratio
@@ -293,19 +334,28 @@ def regimes(rows: Sequence[TrainedRow]) -> list[str]:
     all who come as far need more updates to 99 %. Nothing is said unless all three kinds are there.
     """
     done = [row for row in rows if row.accuracy_ratio is not None]
+    lines = []
+    for equal in dict.fromkeys(row.equal for row in done):
+        lines += _regimes([row for row in done if row.equal == equal], equal)
+    return lines
+
+
+def _regimes(done: Sequence[TrainedRow], equal: str) -> list[str]:
     if {kind_of(row.pattern) for row in done} != set(_KINDS):
         return []
     cells = list(dict.fromkeys((row.seq_len, row.pairs) for row in done))
     won = {cell: _winner(done, cell) for cell in cells}
+    alike = f"At equal {equal}, " if equal != "width" else ""
     lines = [
-        f"{pairs} pairs in {seq_len} tokens: {won[seq_len, pairs]}." for seq_len, pairs in cells
+        f"{alike}{pairs} pairs in {seq_len} tokens: {won[seq_len, pairs]}."
+        for seq_len, pairs in cells
     ]
     ahead = sum(text.startswith("hybrid is ahead") for text in won.values())
     params = [row.params for row in done if row.params is not None]
     states = [row.state_bytes for row in done if row.state_bytes is not None]
     lines.append(
-        f"The hybrid is ahead in {ahead} of {len(cells)} cells. Not equal: parameters "
-        f"{min(params)} to {max(params)}, state {min(states)} to {max(states)} bytes; "
+        f"{alike or 'At equal width, '}the hybrid is ahead in {ahead} of {len(cells)} cells. "
+        f"Parameters {min(params)} to {max(params)}, state {min(states)} to {max(states)} bytes; "
         f"{len({row.seed for row in done})} seed(s), one learning rate, accuracy after a limited "
         "training is a lower bound."
     )

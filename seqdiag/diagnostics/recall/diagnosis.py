@@ -66,7 +66,7 @@ def _training_plot(spec: RecallSpec) -> PlotSpec | None:
     """
     from seqdiag.diagnostics.recall import by_training
 
-    if spec.seeds > 1 or (len(spec.pairs) > 1 and len(spec.seq_len) > 1):
+    if spec.seeds > 1 or len(spec.equal) > 1 or (len(spec.pairs) > 1 and len(spec.seq_len) > 1):
         return None
     if len(spec.pairs) == 1:
         return by_training.PLOT
@@ -77,7 +77,7 @@ def _training_plot(spec: RecallSpec) -> PlotSpec | None:
 
 _READ_BACK = {"memory", "state_dim", "value_dim", "trials", "probes", "draw"}
 _TRAINING = {
-    "task", "arch", "pattern", "seq_len", "vocab", "d_model", "heads", "window", "filler",
+    "task", "arch", "pattern", "seq_len", "vocab", "d_model", "equal", "heads", "window", "filler",
     "updates", "batch", "lr", "budget", "seeds", "jobs", "scheduler", "resume",
 }  # fmt: skip
 

@@ -9,6 +9,7 @@ from seqdiag.errors import UsageError
 from seqdiag.units import format_bytes
 
 Task = Literal["mqar", "induction", "copy", "selective-copy"]
+Equal = Literal["width", "params", "state"]
 _LARGEST = 2**31
 """Bytes of the matrices of one trial: more is refused rather than swapped."""
 
@@ -33,6 +34,8 @@ class RecallSpec:
     seq_len: tuple[int, ...] = (64,)
     vocab: int = 256
     d_model: int = 64
+    equal: tuple[Equal, ...] = ("width",)
+    """What the architectures have as much of as the first has at `d_model`."""
     heads: int = 1
     window: int = 16
     filler: Literal["zero", "random"] = "zero"
