@@ -21,7 +21,7 @@ class Journal(Generic[Row]):
     """
 
     def __init__(self, option: str, path: Path, row_type: type[Row]) -> None:
-        self.path, self.row_type = path, row_type
+        self.option, self.path, self.row_type = option, path, row_type
         self.rows: dict[str, Row] = {}
         text = ""
         try:
@@ -54,9 +54,15 @@ class Journal(Generic[Row]):
         return self.rows.get(json.dumps(job))
 
     def add(self, job: dict[str, Any], row: Any) -> None:
-        """Appends a row and sees it to the disk."""
+        """Appends a row and sees it to the disk. Raises `UsageError` where that fails."""
         line = json.dumps({"job": job, "row": dataclasses.asdict(row)})
-        with self.path.open("a", encoding="utf-8") as stream:
-            stream.write(line + "\n")
-            stream.flush()
-            os.fsync(stream.fileno())
+        try:
+            with self.path.open("a", encoding="utf-8") as stream:
+                stream.write(line + "\n")
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError as error:
+            raise UsageError(
+                f"{self.option}: cannot write {self.path}: {error.strerror}",
+                hint="the rows before are in it; take the sweep up again with the same file",
+            ) from None
