@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from seqdiag.predict.kv_cache.readers.class_defaults import NAMES
+from seqdiag.predict.kv_cache.readers.spellings import NAMES
 from seqdiag.predict.parameters import count_parameters
 
 RECORD = Path(__file__).parent / "parameters.json"

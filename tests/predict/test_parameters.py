@@ -11,7 +11,7 @@ import pytest
 from seqdiag.config import config_dir, parse_toml
 from seqdiag.diagnostics.kvcache import KvcacheSpec, kvcache
 from seqdiag.errors import UsageError
-from seqdiag.predict.kv_cache.readers.class_defaults import NAMES
+from seqdiag.predict.kv_cache.readers.spellings import NAMES
 from seqdiag.predict.kv_cache.weights import weigh
 from seqdiag.predict.parameters import COUNTED, count_parameters
 

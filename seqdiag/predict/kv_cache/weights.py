@@ -89,7 +89,7 @@ def _tensor_bytes(path: Path) -> int:
 
 
 def _counted(name: str, config: dict[str, object], dtype: str) -> tuple[int, str]:
-    from seqdiag.predict.kv_cache.readers.class_defaults import NAMES
+    from seqdiag.predict.kv_cache.readers.spellings import NAMES
     from seqdiag.predict.parameters import COUNTED, count_parameters
 
     model_type = config.get("model_type")

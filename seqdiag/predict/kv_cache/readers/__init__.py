@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from seqdiag.errors import UsageError
 from seqdiag.predict.kv_cache.fields import Fields
 from seqdiag.predict.kv_cache.layout import Layer, Layout
-from seqdiag.predict.kv_cache.readers.class_defaults import CLASS_DEFAULTS, NAMES
+from seqdiag.predict.kv_cache.readers.class_defaults import CLASS_DEFAULTS
+from seqdiag.predict.kv_cache.readers.spellings import NAMES
 from seqdiag.predict.kv_cache.readers.table import READERS
 
 Reader = Callable[[Fields], tuple[Layer, ...]]

@@ -1,4 +1,4 @@
-"""What model classes assume of fields that a config lacks, and how they spell fields.
+"""What model classes assume of fields that a config lacks.
 
 Read off the configuration classes of transformers 5.24.0: values that do not follow from other
 fields. `kinds` is the pattern of layer types where the class has one, a letter a layer: F full,
@@ -375,57 +375,4 @@ CLASS_DEFAULTS: dict[str, Mapping[str, object]] = {
     "xlnet": {"mem_len": 512},
     "youtu": {"kv_lora_rank": 512, "qk_rope_head_dim": 64},
     "zaya": {"num_key_value_heads": 2, "head_dim": 128},
-}
-
-NAMES: dict[str, Mapping[str, str]] = {
-    "bloom": {"num_hidden_layers": "n_layer", "num_attention_heads": "n_head"},
-    "codegen": {
-        "hidden_size": "n_embd",
-        "num_attention_heads": "n_head",
-        "num_hidden_layers": "n_layer",
-    },
-    "ctrl": {
-        "hidden_size": "n_embd",
-        "num_attention_heads": "n_head",
-        "num_hidden_layers": "n_layer",
-    },
-    "glm4_moe_lite": {"head_dim": "qk_rope_head_dim"},
-    "gpt-sw3": {
-        "hidden_size": "n_embd",
-        "num_attention_heads": "n_head",
-        "num_hidden_layers": "n_layer",
-    },
-    "gpt2": {
-        "hidden_size": "n_embd",
-        "num_attention_heads": "n_head",
-        "num_hidden_layers": "n_layer",
-    },
-    "gpt_bigcode": {
-        "hidden_size": "n_embd",
-        "num_attention_heads": "n_head",
-        "num_hidden_layers": "n_layer",
-    },
-    "gpt_neo": {"num_attention_heads": "num_heads", "num_hidden_layers": "num_layers"},
-    "gptj": {
-        "hidden_size": "n_embd",
-        "num_attention_heads": "n_head",
-        "num_hidden_layers": "n_layer",
-    },
-    "mpt": {
-        "num_attention_heads": "n_heads",
-        "hidden_size": "d_model",
-        "num_hidden_layers": "n_layers",
-    },
-    "trocr": {
-        "num_attention_heads": "decoder_attention_heads",
-        "hidden_size": "d_model",
-        "num_hidden_layers": "decoder_layers",
-    },
-    "xglm": {
-        "num_attention_heads": "attention_heads",
-        "hidden_size": "d_model",
-        "num_hidden_layers": "num_layers",
-    },
-    "zamba": {"head_dim": "attention_head_dim"},
-    "zamba2": {"head_dim": "attention_head_dim"},
 }
