@@ -96,6 +96,15 @@ def test_a_window_that_one_run_passes_is_not_guessed() -> None:
     assert "two lengths beyond it" in (told.value.hint or "")
 
 
+def test_one_run_below_a_bend_tells_no_rate() -> None:
+    """Two entries a token up to 40: 16 tokens alone could as well be 16 and one a token."""
+    twice = Returns(lambda x: x.repeat(1, 2, 1)[:, :40])
+    with pytest.raises(UsageError, match="does not grow by whole entries"):
+        measured(twice, lengths=[16, 24, 40])
+    (found,) = measured(twice, ctx=[8], lengths=[4, 16, 24, 40])
+    assert found["kv_bytes"] == 2 * 8 * WIDTH * 4
+
+
 @pytest.mark.parametrize(("layer", "states"), [(nn.LSTM, 2), (nn.GRU, 1)])
 def test_pytorch_recurrent_layers(layer: type[nn.Module], states: int) -> None:
     module = layer(WIDTH, 24, num_layers=3, batch_first=True)

@@ -120,15 +120,18 @@ def _line(points: Sequence[tuple[int, int]], path: str) -> tuple[int, int, int |
         rate = max((n1 - n0) // (t1 - t0), 1)
     offset = n0 - rate * t0
     most = last if flat else None
+    # One length below a window tells its rate only if it is one entry a token.
+    regular = len(rising) > 1 or not offset
     for tokens, held in points:
         grown = rate * tokens + offset
-        if held != (grown if most is None else min(grown, most)):
-            shown = ", ".join(f"{n} after {t}" for t, n in points)
-            raise UsageError(
-                f"--model: {path} does not grow by whole entries a token: {shown} tokens",
-                hint="--lengths with other or longer runs may show the rule; a window needs two "
-                "lengths beyond it",
-            )
+        regular &= held == (grown if most is None else min(grown, most))
+    if not regular:
+        shown = ", ".join(f"{n} after {t}" for t, n in points)
+        raise UsageError(
+            f"--model: {path} does not grow by whole entries a token: {shown} tokens",
+            hint="--lengths with other or longer runs may show the rule; a window needs two "
+            "lengths beyond it",
+        )
     return rate, offset, most
 
 
