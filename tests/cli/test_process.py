@@ -130,7 +130,14 @@ def test_interrupted(tmp_path: Path) -> None:
     command = [*SEQDIAG, "gradflow", "--seeds", "100000", "--csv", "-o", str(out)]
     with (
         screen.open("w") as stdout,
-        subprocess.Popen(command, stdout=stdout, stderr=subprocess.PIPE, text=True) as process,
+        subprocess.Popen(
+            command,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            text=True,
+            # A job in the background of a shell inherits that it ignores the signal.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        ) as process,
     ):
         for _ in range(600):
             if screen.stat().st_size > 10_000:
